@@ -1,0 +1,3 @@
+"""Regression tests and validation for model ports to Intel Gaudi (HPU)."""
+
+__version__ = "0.1.0"

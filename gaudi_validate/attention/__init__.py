@@ -1,0 +1,1 @@
+"""Attention implementations and their masks, one file each; :mod:`registry` puts them into transformers."""

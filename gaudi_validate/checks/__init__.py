@@ -1,0 +1,1 @@
+"""Checks: (port, model, scenario) -> evidence. They measure and judge; they know no pytest."""

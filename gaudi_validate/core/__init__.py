@@ -1,0 +1,1 @@
+"""The rules: pure functions and frozen records, standard library only."""

@@ -1,0 +1,1 @@
+"""The fault catalogue as code: planted bugs that the checks must catch."""

@@ -1,0 +1,1 @@
+"""Goldens and baselines: records, files, the syrupy extension, the update rules."""

@@ -1,0 +1,1 @@
+"""Devices: identify, choose, synchronise."""

@@ -1,0 +1,1 @@
+"""Models by name: tiny sharpened ones, SmolLM2 from its wheel, hub ids and local folders."""

@@ -1,0 +1,1 @@
+"""Reports over evidence: the file, the terminal summary."""

@@ -1,0 +1,1 @@
+"""The shipped checks as pytest tests: what ``pytest --attention pkg.module:function`` runs."""
