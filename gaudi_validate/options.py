@@ -1,0 +1,152 @@
+"""The plugin's options and markers, and how pytest's objects become :class:`Settings`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gaudi_validate.core.messages import UserError
+from gaudi_validate.core.settings import BY_NAME, FIELDS, TABLE_NAME, Settings, Table, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
+
+_HELP = {
+    "hardware": "whose goldens, baselines and thresholds count ({choices}); default: GAUDI_CI/GAUDI2_CI/GAUDI3_CI=1, "
+    "then what the machine has",
+    "hpu": "'emulated': planned, not in this version",
+    "port": "port under test: transformers, a name that a plugin registers, or pkg.module:load",
+    "attention": "attention implementation under test: hpu_sliced, hpu_sliced[q_block_size=8], sdpa, "
+    "or pkg.module:function",
+    "model": "model of the tests that take one: a name, a Hugging Face id or a folder (default smollm2-135m)",
+    "dtype": "deployed dtype of the precision checks ({choices}; default bfloat16)",
+    "golden_dir": "where goldens and baselines are (default: golden/ beside the project's configuration)",
+    "cache_dir": "where models and reference results are kept",
+    "evidence": "write everything that was measured to this JSON file",
+    "strict_verdicts": "INCONCLUSIVE, NO_BASELINE and ENV_MISMATCH fail too",
+    "update_golden": "create and update the goldens and baselines of what runs, on this hardware only",
+    "prune_golden": "delete goldens that a full run did not use",
+    "golden_reason": "why goldens change; needed where an update loosens a bar",
+    "plant_fault": "plant a fault of the catalogue (such as A4) into the port under test, to see it fail",
+}
+_METAVARS = {"evidence": "PATH", "golden_dir": "DIR", "cache_dir": "DIR", "plant_fault": "ID", "golden_reason": "WHY"}
+
+MARKERS = (
+    "slow: a real model or long inputs; runs with -m slow or RUN_SLOW=1",
+    "hardware(*keys): runs on this hardware only, such as cpu or gaudi2; skipped elsewhere, with the reason",
+    "parity: logic and precision parity with the reference",
+    "text: generated text against goldens",
+    "memory: counted bytes and memory gates",
+    "speed: paired timings",
+)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Add one option a setting, every default ``None`` so that environment and pyproject can answer."""
+    group = parser.getgroup("gaudi-validate", "validation of model ports to Intel Gaudi")
+    for name, text in _HELP.items():
+        field = BY_NAME[name]
+        help_text = text.format(choices=", ".join(field.choices))
+        if field.kind is bool:
+            group.addoption(field.option, action="store_const", const=True, default=None, help=help_text)
+        else:
+            group.addoption(field.option, default=None, metavar=_METAVARS.get(name, name.upper()), help=help_text)
+
+
+def command_line(options: Any) -> dict[str, Any]:
+    """Return the settings that stand on the command line; ``None`` for those that do not."""
+    return {field.name: getattr(options, field.name, None) for field in FIELDS}
+
+
+def build_settings(
+    options: Any, environ: Mapping[str, str], root: Path, table_file: Path | None, current: Path
+) -> Settings:
+    """Build the settings of a run whose root directory is ``root``. Raises UserError."""
+    from gaudi_validate.hardware.detect import find
+
+    defaults = {"golden_dir": root / "golden", "cache_dir": _default_cache(environ)}
+    settings = resolve(command_line(options), environ, read_table(table_file), defaults, find())
+    check_evidence_path(settings.evidence, current)
+    return settings
+
+
+def _default_cache(environ: Mapping[str, str]) -> Path:
+    home = environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "gaudi-validate"
+
+
+def check_evidence_path(path: Path | None, current: Path) -> None:
+    """Refuse an evidence file that could not be written at the end, before anything runs."""
+    if path is None:
+        return
+    folder = (current / path).parent
+    if not folder.is_dir():
+        raise UserError("the folder of the evidence file does not exist", where=str(path), do=f"mkdir -p {folder}")
+    if (current / path).is_dir():
+        raise UserError("the evidence file is a folder", where=str(path), do="name a file in it")
+
+
+def table_file_of(config: pytest.Config) -> Path:
+    """Return the pyproject.toml that belongs to the run: pytest's own configuration file, or the root's."""
+    if config.inipath is not None and config.inipath.name == "pyproject.toml":
+        return config.inipath
+    return config.rootpath / "pyproject.toml"
+
+
+def read_table(path: Path | None) -> Table | None:
+    """Return ``[tool.gaudi_validate]`` of the file, ``None`` without one. Raises UserError if it is no TOML."""
+    if path is None or not path.is_file():
+        return None
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if "gaudi_validate" not in text:
+        return None
+    try:
+        values = _toml(text).get("tool", {}).get("gaudi_validate")
+    except ValueError as error:
+        raise UserError("not valid TOML", where=str(path), do=str(error)) from None
+    if values is None:
+        return None
+    if not isinstance(values, dict):
+        raise UserError("must be a table", where=f"{path} [{TABLE_NAME}]", do="write its keys as name = value")
+    return Table(path=path, values=values)
+
+
+def _toml(text: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    return tomllib.loads(text)
+
+
+def store_settings(config: pytest.Config) -> Settings:
+    """Build the settings of ``config`` once and keep them in its stash; a user's mistake becomes a usage error."""
+    try:
+        settings = build_settings(
+            config.option, os.environ, config.rootpath, table_file_of(config), config.invocation_params.dir
+        )
+    except UserError as error:
+        raise pytest.UsageError(str(error)) from None
+    config.stash[SETTINGS] = settings
+    return settings
+
+
+def settings_of(config: pytest.Config) -> Settings:
+    """Return the settings of the run."""
+    return config.stash[SETTINGS]
+
+
+def deselect_slow(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the slow tests, unless RUN_SLOW=1 or a -m expression that speaks of them."""
+    if settings_of(config).run_slow or "slow" in config.option.markexpr:
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
