@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+SLOW = """
 import pytest
 
 def test_fast(): pass
