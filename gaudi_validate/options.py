@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gaudi_validate.core.messages import UserError
-from gaudi_validate.core.settings import BY_NAME, FIELDS, TABLE_NAME, Settings, Table, resolve
+from gaudi_validate.core.settings import BY_NAME, DEFAULT_MODEL, DTYPES, FIELDS, TABLE_NAME, Settings, Table, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
+SHIPPED: pytest.StashKey[str] = pytest.StashKey()
+SUITE = Path(__file__).parent / "suite"
 
 _HELP = {
     "hardware": "whose goldens, baselines and thresholds count ({choices}); default: GAUDI_CI/GAUDI2_CI/GAUDI3_CI=1, "
@@ -59,6 +62,12 @@ def add_options(parser: pytest.Parser) -> None:
             group.addoption(field.option, default=None, metavar=_METAVARS.get(name, name.upper()), help=help_text)
 
 
+def add_markers(config: pytest.Config) -> None:
+    """Register the markers."""
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+
+
 def command_line(options: Any) -> dict[str, Any]:
     """Return the settings that stand on the command line; ``None`` for those that do not."""
     return {field.name: getattr(options, field.name, None) for field in FIELDS}
@@ -68,17 +77,13 @@ def build_settings(
     options: Any, environ: Mapping[str, str], root: Path, table_file: Path | None, current: Path
 ) -> Settings:
     """Build the settings of a run whose root directory is ``root``. Raises UserError."""
+    from gaudi_validate.core.paths import cache_dir
     from gaudi_validate.hardware.detect import find
 
-    defaults = {"golden_dir": root / "golden", "cache_dir": _default_cache(environ)}
+    defaults = {"golden_dir": root / "golden", "cache_dir": cache_dir(environ)}
     settings = resolve(command_line(options), environ, read_table(table_file), defaults, find())
     check_evidence_path(settings.evidence, current)
     return settings
-
-
-def _default_cache(environ: Mapping[str, str]) -> Path:
-    home = environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "gaudi-validate"
 
 
 def check_evidence_path(path: Path | None, current: Path) -> None:
@@ -142,6 +147,40 @@ def settings_of(config: pytest.Config) -> Settings:
     return config.stash[SETTINGS]
 
 
+def header(config: pytest.Config) -> list[str]:
+    """Return the report header: hardware, port, versions, what is not measured here."""
+    from gaudi_validate.core.versions import installed
+    from gaudi_validate.hardware.capabilities import not_measurable
+    from gaudi_validate.hardware.detect import find
+    from gaudi_validate.report.terminal import header as lines
+
+    settings = settings_of(config)
+    missing = not_measurable(settings.facts, find())
+    return lines(settings, installed(), missing, shipped_suite=config.stash.get(SHIPPED, None))
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Return whether this process is a pytest-xdist worker: workers measure, the controller writes."""
+    return hasattr(config, "workerinput")
+
+
+def is_given(config: pytest.Config, name: str) -> bool:
+    """Return whether this run's command line or environment sets ``name``, as against the project's configuration."""
+    variable = BY_NAME[name].environment
+    return getattr(config.option, name, None) is not None or bool(variable and os.environ.get(variable))
+
+
+def use_shipped_suite(config: pytest.Config) -> None:
+    """Run the shipped suite when a port or attention was given and nothing was said of what to run on it."""
+    if config.args_source is pytest.Config.ArgsSource.ARGS or is_worker(config):
+        return
+    for name in ("attention", "port"):
+        if is_given(config, name):
+            config.stash[SHIPPED] = BY_NAME[name].option
+            config.args[:] = [str(SUITE)]
+            return
+
+
 def deselect_slow(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the slow tests, unless RUN_SLOW=1 or a -m expression that speaks of them."""
     if settings_of(config).run_slow or "slow" in config.option.markexpr:
@@ -150,3 +189,44 @@ def deselect_slow(config: pytest.Config, items: list[pytest.Item]) -> None:
     if slow:
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+def skip_other_hardware(item: pytest.Item) -> None:
+    """Skip, when it is about to run, a test that is for other hardware; never leave it uncollected.
+
+    syrupy takes the goldens of what was not collected for unused ones.
+    """
+    here = settings_of(item.config).hardware
+    for marker in item.iter_markers("hardware"):
+        if here not in marker.args:
+            pytest.skip(f"needs hardware {' or '.join(marker.args)}; this run is for {here}")
+
+
+def reproduce_command(item: pytest.Item) -> str:
+    """Return the shell command that runs ``item`` alone, as it ran here."""
+    path, names = item.path, item.nodeid.partition("::")[2]
+    if path.is_relative_to(SUITE) and not path.is_relative_to(item.config.rootpath):
+        # The shipped suite lies in site-packages; its module name is the same on every machine.
+        target = ["--pyargs", f"gaudi_validate.suite.{path.stem}::{names}"]
+    else:
+        target = [f"{os.path.relpath(path, item.config.invocation_params.dir)}::{names}"]
+    chosen = reproduce_options(settings_of(item.config), slow=item.get_closest_marker("slow") is not None)
+    return shlex.join(["pytest", *target, *chosen])
+
+
+def reproduce_options(settings: Settings, *, slow: bool) -> list[str]:
+    """Return the options that decide what a test measures, those at their defaults left out."""
+    options = ["-m", "slow"] if slow else []
+    defaults = {"model": DEFAULT_MODEL, "dtype": DTYPES[0], "hardware": settings.hardware}
+    if settings.hardware_source != "found":
+        del defaults["hardware"]
+    for name in ("attention", "port", "hardware", "model", "dtype", "plant_fault"):
+        value = getattr(settings, name)
+        if value is not None and value != defaults.get(name):
+            options += [BY_NAME[name].option, value]
+    return [*options, "--strict-verdicts"] if settings.strict_verdicts else options
+
+
+def invocation(args: Sequence[str]) -> str:
+    """Return the command line of this run."""
+    return shlex.join(["pytest", *args])

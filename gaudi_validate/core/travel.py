@@ -6,7 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
+
+from gaudi_validate.core.evidence import Evidence, Location, Measurement
+from gaudi_validate.core.verdicts import Status
 
 EVIDENCE_KEY = "gaudi_validate.evidence"
 PROPOSAL_KEY = "gaudi_validate.proposal"
@@ -20,12 +24,15 @@ def primitives(value: Any) -> Any:
     """
     if value is None or isinstance(value, bool):
         return value
-    for kind in (str, int, float):
-        if isinstance(value, kind):
-            return str.__str__(value) if kind is str else kind(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
     if isinstance(value, Mapping):
         return {str(key): primitives(item) for key, item in value.items()}
-    if isinstance(value, Sequence):
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [primitives(item) for item in value]
     raise TypeError(f"{type(value).__name__} cannot travel on a test report; use JSON primitives")
 
@@ -33,3 +40,14 @@ def primitives(value: Any) -> Any:
 def sent(properties: Sequence[tuple[str, object]], key: str) -> list[dict[str, Any]]:
     """Return the records that were sent under ``key`` in a report's ``user_properties``."""
     return [value for name, value in properties if name == key and isinstance(value, dict)]
+
+
+def evidence_from(data: Mapping[str, Any]) -> Evidence:
+    """Return the evidence whose ``to_json`` is ``data``."""
+    values = {field.name: data[field.name] for field in fields(Evidence) if field.name in data}
+    values["status"] = Status(data["status"])
+    values["measurements"] = tuple(Measurement(**one) for one in data.get("measurements", ()))
+    values["details"] = tuple(data.get("details", ()))
+    if data.get("location") is not None:
+        values["location"] = Location(**data["location"])
+    return Evidence(**values)

@@ -1,0 +1,85 @@
+"""What a run says on the terminal: the header before, the summary after. Text only; pytest prints it."""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import TYPE_CHECKING
+
+from gaudi_validate import __version__
+from gaudi_validate.core.verdicts import Status
+from gaudi_validate.report.summary import Row, count_line, next_command, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gaudi_validate.core.evidence import Evidence
+    from gaudi_validate.core.settings import Settings
+
+MAX_ROWS = 30  # with the frame, the notes and the command the summary stays within 40 lines
+_STYLE = {Status.PASS: "green", Status.IMPROVED: "green", Status.FAIL: "bold red", Status.NOT_MEASURED: "bold red"}
+
+
+def header(
+    settings: Settings,
+    versions: Mapping[str, str],
+    missing: Sequence[tuple[str, str]],
+    *,
+    shipped_suite: str | None = None,
+) -> list[str]:
+    """Return the header's lines.
+
+    ``missing``: (what is not measured here, why). ``shipped_suite``: the option that, without a path, made the shipped
+    suite run.
+    """
+    port = f"port {settings.port or 'transformers'}"
+    attention = f", attention {settings.attention}" if settings.attention else ""
+    fault = f", FAULT {settings.plant_fault} PLANTED" if settings.plant_fault else ""
+    lines = [
+        f"gaudi-validate {__version__}: hardware {settings.hardware} ({settings.hardware_source}), "
+        f"{port}{attention}, model {settings.model}, {settings.dtype}{fault}",
+        "versions: " + ", ".join(f"{package} {version}" for package, version in versions.items()),
+    ]
+    lines += [f"not measured here: {what}: {why}" for what, why in missing]
+    if shipped_suite is not None:
+        lines.append(f"suite: {shipped_suite} without a path runs the checks shipped in gaudi_validate.suite")
+    return lines
+
+
+def summary(
+    evidence: Sequence[Evidence],
+    *,
+    strict: bool,
+    invocation: str,
+    width: int,
+    colour: bool,
+    notes: Sequence[str] = (),
+) -> list[str]:
+    """Return the summary's lines, 40 at most for up to five notes."""
+    grouped = rows(evidence)
+    lines = [count_line(evidence), *_table(grouped[:MAX_ROWS], width, colour=colour)]
+    if len(grouped) > MAX_ROWS:
+        lines.append(f"... and {len(grouped) - MAX_ROWS} rows more, none graver; --evidence PATH writes them all")
+    lines += notes
+    todo = next_command(evidence, strict=strict, invocation=invocation)
+    if todo is not None:
+        lines += [f"next ({todo[0]}):", f"  {todo[1]}"]
+    return lines
+
+
+def _table(grouped: Sequence[Row], width: int, *, colour: bool) -> list[str]:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in ("verdict", "check", "model", "port", "dtype", "cases"):
+        table.add_column(column, no_wrap=True, justify="right" if column == "cases" else "left")
+    table.add_column("nearest to its limit", no_wrap=True, overflow="ellipsis")
+    for row in grouped:
+        cases = f"{row.not_passed}/{row.cases}" if row.not_passed else str(row.cases)
+        cells = (row.check, row.model, row.port, row.dtype, cases, row.figure)
+        table.add_row(Text(str(row.status), style=_STYLE.get(row.status, "yellow")), *(Text(cell) for cell in cells))
+    out = StringIO()
+    console = Console(file=out, width=width, force_terminal=colour, color_system="standard" if colour else None)
+    console.print(table)
+    return [line.rstrip() for line in out.getvalue().splitlines()]
