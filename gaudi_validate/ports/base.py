@@ -22,13 +22,19 @@ class Port(Protocol):
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What reports and commands call the port."""
+        ...
 
     @property
-    def attention(self) -> str | None: ...
+    def attention(self) -> str | None:
+        """The registered attention implementation that the port runs through, if it does."""
+        ...
 
     @property
-    def load_key(self) -> str: ...
+    def load_key(self) -> str:
+        """What :meth:`load` returns, by name: the same for ports that can share one loaded model."""
+        ...
 
     def load(self, checkpoint: Path, *, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
         """Return the model of the checkpoint folder (config.json, safetensors) in eval mode on ``device``."""
