@@ -15,7 +15,7 @@ from gaudi_validate.core.messages import UserError
 from gaudi_validate.core.verdicts import fails
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -155,10 +155,13 @@ class Judge:
             pytest.fail(failure_text(failed), pytrace=False)
 
 
-def failure_text(failed: list[Evidence]) -> str:
-    """Return the message of a failed test: the first failure whole, the others counted."""
-    text = failed[0].reason
-    return f"{text}\n... and {len(failed) - 1} more verdicts of this test fail" if len(failed) > 1 else text
+def failure_text(failed: Sequence[Evidence]) -> str:
+    """Return the message of a failed test: the first failure whole, of the others the number and the first reason."""
+    text, others = failed[0].reason, failed[1:]
+    if not others:
+        return text
+    verdicts = "1 more verdict of this test fails" if len(others) == 1 else f"{len(others)} more verdicts fail"
+    return f"{text}\n... and {verdicts}: {others[0].reason}"
 
 
 @pytest.fixture

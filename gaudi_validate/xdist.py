@@ -52,7 +52,8 @@ class Recorder:
             evidence,
             strict=options.settings_of(self._config).strict_verdicts,
             invocation=options.invocation(self._config.invocation_params.args),
-            width=writer.fullwidth,
+            # Without a terminal pytest assumes 80 columns; files and CI logs have no width.
+            width=writer.fullwidth if terminalreporter.isatty else 140,
             colour=writer.hasmarkup,
             notes=self._notes,
         ):

@@ -58,11 +58,16 @@ def _row(group: Sequence[Evidence]) -> Row:
 
 
 def _figure(group: Sequence[Evidence]) -> str:
-    """Return the measurement that came nearest to its limit or went furthest past it, and where."""
-    judged = [(one, item) for one in group for item in one.measurements if item.limit is not None]
-    if judged:
-        one, item = max(judged, key=lambda pair: strain(pair[1]))
-        limit = f" of {number(item.limit)}" if item.better == "lower" else f", at least {number(item.limit)}"
+    """Return the headline figure nearest to its limit, or whatever is furthest past its own, and the scenario.
+
+    The first limit of a record is its headline; the others (counts that must agree) matter once they are broken.
+    """
+    limited = [[(one, item) for item in one.measurements if item.limit is not None] for one in group]
+    broken = [pair for pairs in limited for pair in pairs if not pair[1].within]
+    headlines = [pairs[0] for pairs in limited if pairs]
+    if broken or headlines:
+        one, item = max(broken or headlines, key=lambda pair: strain(pair[1]))
+        limit = f" of {number(item.limit)}" if item.better == "lower" else f", at least {number(item.limit)},"
         where = f" ({one.scenario})" if len(group) > 1 and one.scenario else ""
         return f"{item.name} {number(item.value)}{limit}{_unit(item)}{where}"
     reported = [item for one in group for item in one.measurements]

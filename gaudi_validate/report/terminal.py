@@ -56,7 +56,7 @@ def summary(
 ) -> list[str]:
     """Return the summary's lines, 40 at most for up to five notes."""
     grouped = rows(evidence)
-    lines = [count_line(evidence), *_table(grouped[:MAX_ROWS], width, colour=colour)]
+    lines = [count_line(evidence), *(_table(grouped[:MAX_ROWS], width, colour=colour) if grouped else ())]
     if len(grouped) > MAX_ROWS:
         lines.append(f"... and {len(grouped) - MAX_ROWS} rows more, none graver; --evidence PATH writes them all")
     lines += notes
@@ -71,14 +71,26 @@ def _table(grouped: Sequence[Row], width: int, *, colour: bool) -> list[str]:
     from rich.table import Table
     from rich.text import Text
 
+    cells = [
+        (
+            row.check,
+            row.model,
+            row.port,
+            row.dtype,
+            f"{row.not_passed}/{row.cases}" if row.not_passed else str(row.cases),
+        )
+        for row in grouped
+    ]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in ("verdict", "check", "model", "port", "dtype", "cases"):
-        table.add_column(column, no_wrap=True, justify="right" if column == "cases" else "left")
+    table.add_column("verdict", no_wrap=True, min_width=max(len(row.status) for row in grouped))
+    for index, name in enumerate(("check", "model", "port", "dtype", "cases")):
+        longest = max(len(name), *(len(row[index]) for row in cells))
+        table.add_column(name, no_wrap=True, min_width=longest, justify="right" if name == "cases" else "left")
+    # Only the last column gives way where the terminal is narrow.
     table.add_column("nearest to its limit", no_wrap=True, overflow="ellipsis")
-    for row in grouped:
-        cases = f"{row.not_passed}/{row.cases}" if row.not_passed else str(row.cases)
-        cells = (row.check, row.model, row.port, row.dtype, cases, row.figure)
-        table.add_row(Text(str(row.status), style=_STYLE.get(row.status, "yellow")), *(Text(cell) for cell in cells))
+    for row, words in zip(grouped, cells, strict=True):
+        verdict = Text(str(row.status), style=_STYLE.get(row.status, "yellow"))
+        table.add_row(verdict, *(Text(word) for word in words), Text(row.figure))
     out = StringIO()
     console = Console(file=out, width=width, force_terminal=colour, color_system="standard" if colour else None)
     console.print(table)

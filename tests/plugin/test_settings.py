@@ -48,7 +48,7 @@ def test_command_line_over_environment_over_table_over_default(field: Field) -> 
     name, variable = field.name, str(field.environment)
 
     everywhere = settings({name: cli}, {variable: str(env_text)}, {name: in_table})
-    assert getattr(everywhere, name) == (Path(cli) if field.kind is Path else cli)
+    assert getattr(everywhere, name) == (Path(str(cli)) if field.kind is Path else cli)
     no_command_line = settings({name: None}, {variable: str(env_text)}, {name: in_table})
     assert getattr(no_command_line, name) == env_value
     only_table = settings({name: None}, {}, {name: in_table})
