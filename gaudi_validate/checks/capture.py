@@ -58,7 +58,12 @@ Around = Callable[[Call, AttentionFunction], AttentionResult]
 
 @contextmanager
 def attention_calls(
-    name: str, model: PreTrainedModel, *, around: Around | None = None, keep: bool = True
+    name: str,
+    model: PreTrainedModel,
+    *,
+    around: Around | None = None,
+    keep: bool = True,
+    into: list[Call] | None = None,
 ) -> Iterator[list[Call]]:
     """Swap the attention function called ``name`` for a wrapper, and yield the list that its calls are added to.
 
@@ -74,11 +79,12 @@ def attention_calls(
             call holds the inputs that the model passed, not those that ``around`` made of them.
         keep: keep copies of the tensors (a static cache is overwritten later). With False the list holds calls whose
             tensors are empty: enough to count, and to stream through ``around`` at no cost in memory.
+        into: the list to use, by default a new one.
 
     Raises:
         UserError: ``name`` is no registered attention implementation.
     """
-    calls: list[Call] = []
+    calls: list[Call] = [] if into is None else into
     with ExitStack() as stack:
         for mapping, slot in _slots(name, model):
             stack.enter_context(replaced(mapping, slot, _wrapper(mapping[slot], calls, around, keep=keep)))
