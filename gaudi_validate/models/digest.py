@@ -1,13 +1,14 @@
-"""sha256 of files and of tensors."""
+"""sha256 of files, of the project's own sources, and of tensors."""
 
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
+    from types import ModuleType
 
     import torch
 
@@ -22,6 +23,16 @@ def sha256_of(file: Path, advance: Callable[[int], None] | None = None) -> str:
             digest.update(block)
             if advance is not None:
                 advance(len(block))
+    return digest.hexdigest()
+
+
+def sha256_of_sources(*modules: ModuleType) -> str:
+    """Return a sha256 over the source files of ``modules``, for cache keys that change when the code does."""
+    digest = hashlib.sha256()
+    for module in modules:
+        if module.__file__ is None:
+            raise ValueError(f"{module.__name__} has no source file")
+        digest.update(sha256_of(Path(module.__file__)).encode())
     return digest.hexdigest()
 
 

@@ -44,6 +44,8 @@ def _build_and_rename(target: Path, build: Callable[[Path], None]) -> None:
     try:
         build(work)
         for path in (*work.rglob("*"), work):
+            if path.is_file():
+                path.chmod(0o644)  # safetensors writes 0600, and caches are shared
             _sync(path)
         work.rename(target)
         _sync(target.parent)
