@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gaudi_validate.models import bpe, sharpen
+from gaudi_validate.models.digest import sha256_of_sources
 from gaudi_validate.models.loading import quiet_transformers
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gaudi_validate.models.tiny import TinyModel
 
 WEIGHTS = "model.safetensors"
@@ -22,9 +25,7 @@ def cache_key(model: TinyModel) -> str:
     import torch
     import transformers
 
-    code = [
-        hashlib.sha256(Path(source).read_bytes()).hexdigest() for source in (__file__, sharpen.__file__, bpe.__file__)
-    ]
+    code = sha256_of_sources(sys.modules[__name__], sharpen, bpe)
     versions = [transformers.__version__, str(torch.__version__)]
     text = json.dumps([{**asdict(model), "features": None}, code, versions], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
