@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
 from gaudi_validate import options
 from gaudi_validate.core import travel
 from gaudi_validate.core.evidence import Evidence, to_json
+from gaudi_validate.core.explain import explain, headline
 from gaudi_validate.core.messages import UserError
 from gaudi_validate.core.verdicts import fails
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from gaudi_validate.models.specs import ModelSpec
     from gaudi_validate.ports.base import Port
     from gaudi_validate.ports.pool import ModelPool
+    from gaudi_validate.scenarios.data import Scenario
 
 PORT: pytest.StashKey[Port] = pytest.StashKey()
 POOL: pytest.StashKey[ModelPool] = pytest.StashKey()
@@ -156,12 +158,12 @@ class Judge:
 
 
 def failure_text(failed: Sequence[Evidence]) -> str:
-    """Return the message of a failed test: the first failure whole, of the others the number and the first reason."""
-    text, others = failed[0].reason, failed[1:]
-    if not others:
-        return text
-    verdicts = "1 more verdict of this test fails" if len(others) == 1 else f"{len(others)} more verdicts fail"
-    return f"{text}\n... and {verdicts}: {others[0].reason}"
+    """Return the message of a failed test: the first failure explained, of the others the number and one reason."""
+    first, others = failed[0], failed[1:]
+    if others:
+        verdicts = "1 more verdict of this test fails" if len(others) == 1 else f"{len(others)} more verdicts fail"
+        first = replace(first, details=(f"{verdicts}: {headline(others[0])}", *first.details))
+    return explain(first)
 
 
 @pytest.fixture
@@ -210,9 +212,75 @@ def torch_dtype(dtype: str | torch.dtype) -> torch.dtype:
     return found
 
 
+Rule = Literal["logic", "precision", "logits"]
+
+
+class AssertParity:
+    """Runs a parity rule over scenarios and judges the evidence; see the fixture :func:`assert_parity`."""
+
+    def __init__(self, config: pytest.Config, judge: Judge) -> None:
+        self._config, self._judge = config, judge
+
+    def __call__(
+        self,
+        model: str | LoadedModel | None = None,
+        scenarios: Scenario | str | Iterable[Scenario | str] | None = None,
+        *,
+        rule: Rule = "logic",
+        dtype: str | None = None,
+    ) -> list[Evidence]:
+        """Hold the port under test to ``rule`` on ``model`` and return the evidence; fail the test if it fails.
+
+        Args:
+            model: a model's name, or one that ``load_model`` returned; default --model.
+            scenarios: scenarios or their ids; default all of the matrix that say anything about the model.
+            rule: "logic" (fp64), "precision" (call by call in ``dtype``) or "logits" (of the whole model in ``dtype``).
+            dtype: the deployed dtype; default --dtype. The logic rule has its own.
+        """
+        spec = model.spec if isinstance(model, LoadedModel) else self._spec(model)
+        port = model.port if isinstance(model, LoadedModel) else port_under_test(self._config)
+        wanted = _scenarios(spec, scenarios)
+        evidence = [self._one(rule, port, spec, scenario, dtype) for scenario in wanted]
+        self._judge(*evidence)
+        return evidence
+
+    def _spec(self, name: str | None) -> ModelSpec:
+        return model_spec(self._config, name or options.settings_of(self._config).model)
+
+    def _one(self, rule: Rule, port: Port, spec: ModelSpec, scenario: Scenario, dtype: str | None) -> Evidence:
+        pool, settings = model_pool(self._config), options.settings_of(self._config)
+        if rule == "logic":
+            from gaudi_validate.checks.logic import logic_parity
+
+            return logic_parity(pool, port, spec, scenario, hardware=settings.hardware)
+        raise UserError("unknown parity rule", where=repr(rule), do="use logic, precision or logits")
+
+
+def _scenarios(spec: ModelSpec, wanted: Scenario | str | Iterable[Scenario | str] | None) -> list[Scenario]:
+    """Return the scenarios that are meant; by default those that say anything about ``spec``."""
+    from gaudi_validate.scenarios.data import Scenario
+    from gaudi_validate.scenarios.matrix import BY_ID, MATRIX
+
+    if wanted is None:
+        return [scenario for scenario in MATRIX if scenario.needs <= spec.features]
+    found = []
+    for one in [wanted] if isinstance(wanted, (Scenario, str)) else wanted:
+        if isinstance(one, str) and one not in BY_ID:
+            raise UserError("unknown scenario", where=repr(one), do=f"use one of {', '.join(BY_ID)}")
+        found.append(BY_ID[one] if isinstance(one, str) else one)
+    return found
+
+
 @pytest.fixture
-def assert_parity() -> None:
-    """Placeholder."""
+def assert_parity(request: pytest.FixtureRequest, judge: Judge) -> AssertParity:
+    """Hold the port under test to the reference.
+
+    Example:
+        def test_parity(assert_parity):
+            assert_parity("tiny-llama", "decode")
+            assert_parity("smollm2-135m", rule="precision", dtype="bfloat16")
+    """
+    return AssertParity(request.config, judge)
 
 
 @pytest.fixture

@@ -56,8 +56,11 @@ def test_the_same_verdicts_with_workers(pytester: pytest.Pytester, workers: tupl
     result.assert_outcomes(passed=5, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "FAIL on scenario 20",
-            "... and 1 more verdict of this test fails: NOT_MEASURED on scenario 1",
+            "FAIL logic parity: mine on tiny-llama, scenario s20 (cpu, float64)",
+            "  FAIL on scenario 20",
+            "  measured: worst 2e-09 sd (allowed: at most 1e-09)",
+            "  1 more verdict of this test fails: NOT_MEASURED logic parity: mine on tiny-llama, scenario s1 *",
+            "  reproduce: pytest test_port.py::test_bad",
             "1 FAIL, 1 NOT_MEASURED, 0 ENV_MISMATCH, 0 NO_BASELINE, 1 INCONCLUSIVE, 0 IMPROVED, 4 PASS",
             "FAIL     logic parity  tiny-llama  mine  float64    3/7  worst 2e-09 of 1e-09 sd (s20)",
         ]
@@ -69,7 +72,9 @@ def test_strict_verdicts_fail_the_uncertain(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_port=TESTS)
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--strict-verdicts", "-k", "unsure")
     result.assert_outcomes(failed=1, deselected=5)
-    result.stdout.fnmatch_lines(["INCONCLUSIVE on scenario 5", "  pytest test_port.py::test_unsure --strict-verdicts"])
+    result.stdout.fnmatch_lines(
+        ["  INCONCLUSIVE on scenario 5", "  reproduce: pytest test_port.py::test_unsure --strict-verdicts"]
+    )
 
 
 def test_a_worker_that_dies_takes_nothing_with_it_that_had_finished(pytester: pytest.Pytester) -> None:
