@@ -152,11 +152,36 @@ def header(config: pytest.Config) -> list[str]:
     from gaudi_validate.core.versions import installed
     from gaudi_validate.hardware.capabilities import not_measurable
     from gaudi_validate.hardware.detect import find
+    from gaudi_validate.ports.resolve_port import DEFAULT_ATTENTION
     from gaudi_validate.report.terminal import header as lines
 
     settings = settings_of(config)
+    attention = settings.attention or ("its own" if settings.port else f"{DEFAULT_ATTENTION} (default)")
     missing = not_measurable(settings.facts, find())
-    return lines(settings, installed(), missing, shipped_suite=config.stash.get(SHIPPED, None))
+    return lines(settings, attention, installed(), missing, shipped_suite=config.stash.get(SHIPPED, None))
+
+
+def selection(config: pytest.Config) -> list[str]:
+    """Return what makes the run a partial one, in the user's words."""
+    given = config.option
+    parts = []
+    if config.args_source is pytest.Config.ArgsSource.ARGS:
+        parts.append("paths are given")
+    parts += [f"{flag} {value!r}" for flag, value in (("-k", given.keyword), ("-m", given.markexpr)) if value]
+    parts += [f"--deselect {value!r}" for value in given.deselect or ()]
+    parts += ["--last-failed"] if getattr(given, "lf", False) else []
+    parts += [] if settings_of(config).run_slow else ["slow tests are left out"]
+    return parts
+
+
+def refuse_partial_prune(config: pytest.Config) -> None:
+    """Refuse --prune-golden where goldens would look unused only because their tests do not run."""
+    partial = selection(config)
+    if settings_of(config).prune_golden and partial and not is_worker(config):
+        raise pytest.UsageError(
+            f"--prune-golden needs a full run and this one is partial: {', '.join(partial)}; "
+            "run RUN_SLOW=1 pytest --prune-golden"
+        )
 
 
 def is_worker(config: pytest.Config) -> bool:

@@ -39,6 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     options.add_markers(config)
     if not config.option.help:
         options.store_settings(config)
+        options.refuse_partial_prune(config)
         options.use_shipped_suite(config)
         xdist.register(config)
 

@@ -21,6 +21,7 @@ _STYLE = {Status.PASS: "green", Status.IMPROVED: "green", Status.FAIL: "bold red
 
 def header(
     settings: Settings,
+    attention: str,
     versions: Mapping[str, str],
     missing: Sequence[tuple[str, str]],
     *,
@@ -31,12 +32,11 @@ def header(
     ``missing``: (what is not measured here, why). ``shipped_suite``: the option that, without a path, made the shipped
     suite run.
     """
-    port = f"port {settings.port or 'transformers'}"
-    attention = f", attention {settings.attention}" if settings.attention else ""
+    port = f"port {settings.port or 'transformers'}, attention {attention}"
     fault = f", FAULT {settings.plant_fault} PLANTED" if settings.plant_fault else ""
     lines = [
         f"gaudi-validate {__version__}: hardware {settings.hardware} ({settings.hardware_source}), "
-        f"{port}{attention}, model {settings.model}, {settings.dtype}{fault}",
+        f"{port}, model {settings.model}, {settings.dtype}{fault}",
         "versions: " + ", ".join(f"{package} {version}" for package, version in versions.items()),
     ]
     lines += [f"not measured here: {what}: {why}" for what, why in missing]

@@ -15,7 +15,7 @@ def usage_error(pytester: pytest.Pytester) -> UsageError:
 
     def run(*arguments: str) -> str:
         pytester.makepyfile("def test_it(): raise AssertionError('must not run')")
-        result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *arguments)
+        result = pytester.runpytest_inprocess(*arguments)
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         lines = [line for line in result.stderr.lines if line]
         assert len(lines) == 1, lines
@@ -85,3 +85,15 @@ def test_a_corrupt_pyproject(usage_error: UsageError, pytester: pytest.Pytester)
     assert usage_error("-c", str(own)) == (
         f"not valid TOML: {file}; Expected ']' at the end of a table declaration (at line 1, column 21)"
     )
+
+
+def test_pruning_on_a_partial_run(
+    usage_error: UsageError, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = "--prune-golden needs a full run and this one is partial: "
+    end = "; run RUN_SLOW=1 pytest --prune-golden"
+    assert usage_error("--prune-golden") == f"{start}slow tests are left out{end}"
+    monkeypatch.setenv("RUN_SLOW", "1")
+    assert usage_error("--prune-golden", "-k", "it", "--deselect", "a") == f"{start}-k 'it', --deselect 'a'{end}"
+    assert usage_error("--prune-golden", "-m", "slow", "--lf") == f"{start}-m 'slow', --last-failed{end}"
+    assert usage_error("--prune-golden", str(pytester.path)) == f"{start}paths are given{end}"
