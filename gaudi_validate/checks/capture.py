@@ -85,10 +85,22 @@ def attention_calls(
         UserError: ``name`` is no registered attention implementation.
     """
     calls: list[Call] = [] if into is None else into
+    with attention_replaced(name, model, lambda original: _wrapper(original, calls, around, keep=keep)):
+        yield calls
+
+
+@contextmanager
+def attention_replaced(
+    name: str, model: PreTrainedModel, make: Callable[[AttentionFunction], AttentionFunction]
+) -> Iterator[None]:
+    """Put ``make(original)`` in the place of the attention function called ``name`` for the time of the context.
+
+    ``name`` and errors as in :func:`attention_calls`.
+    """
     with ExitStack() as stack:
         for mapping, slot in _slots(name, model):
-            stack.enter_context(replaced(mapping, slot, _wrapper(mapping[slot], calls, around, keep=keep)))
-        yield calls
+            stack.enter_context(replaced(mapping, slot, make(mapping[slot])))
+        yield
 
 
 def _wrapper(original: AttentionFunction, calls: list[Call], around: Around | None, *, keep: bool) -> AttentionFunction:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import DynamicCache, StaticCache
 
+from gaudi_validate.checks.state import as_found
 from gaudi_validate.core.messages import UserError
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ def run(
 ) -> torch.Tensor:
     """Return the logits [B, W, V] of the last call of ``inputs``, all its passes side by side.
 
+    The model's RoPE state is that of a fresh model at the first call, and is put back in the end: frequencies that
+    grow with length would make a result depend on what ran before.
+
     Args:
         model: the model that the port loaded.
         port: switched on for the time of the run.
@@ -39,7 +43,7 @@ def run(
         watch: a context that is entered once the port is active, around all calls (see ``checks.capture``).
     """
     logits = []
-    with torch.no_grad(), port.active(model), _experts_that_take(model), watch():
+    with torch.no_grad(), as_found(model), port.active(model), _experts_that_take(model), watch():
         for passes in inputs.calls:
             cache = make_cache(model, inputs.scenario)
             logits = [forward(model, one, cache) for one in passes]

@@ -61,7 +61,7 @@ def record(side: Side, inputs: ScenarioInputs, watched: Callable[[str], bool]) -
     inputs = inputs.to(side.device)
 
     def watch() -> AbstractContextManager[None]:
-        return _hooks(model, trace, watched, side.port.attention, len(inputs.calls[-1]))
+        return _hooks(model, trace, watched, side.port.attention, [len(one) for one in inputs.calls])
 
     with side.mode():
         logits = forward.run(model, side.port, inputs, watch=watch)
@@ -70,18 +70,19 @@ def record(side: Side, inputs: ScenarioInputs, watched: Callable[[str], bool]) -
 
 @contextmanager
 def _hooks(
-    model: PreTrainedModel, trace: Trace, watched: Callable[[str], bool], name: str | None, passes: int
+    model: PreTrainedModel, trace: Trace, watched: Callable[[str], bool], name: str | None, passes: list[int]
 ) -> Iterator[None]:
     paths = {module: path for path, module in model.named_modules()}
     calls: list[Call] = []
+    before_last = sum(passes[:-1])
     begun = 0
 
     def place(module: torch.nn.Module) -> Place:
-        return (begun - 1) % passes, paths.get(module, type(module).__name__)
+        return begun - 1 - before_last, paths.get(module, type(module).__name__)
 
     def begin(*_: Any) -> None:
         nonlocal begun
-        if begun % passes == 0:  # another call of the scenario begins: only the last is kept
+        if begun == before_last:  # the last call of the scenario begins: only that one is kept
             trace.outputs.clear()
             trace.order.clear()
             calls.clear()

@@ -22,9 +22,10 @@ class Scenario:
     forward pass takes, their sum is the padded length; empty means all in one pass. ``cache_length``: slots of a
     static cache, more than are used, so that the tail must stay unseen. ``packed``: rows are several sequences laid
     end to end, positions restart at each of ``packed_lengths``. ``calls``: the whole scenario is run that many times
-    on one object, with other tokens each time, and the last is judged. ``needs``: features that a model must have
-    (see ``ModelSpec.features``) for the scenario to say anything about it. ``axes``: what the scenario exercises,
-    for diagnosis.
+    on one object, with other tokens each time, and the last is judged; the calls before it are prefills of
+    ``earlier_lengths`` where these are given, so that state which a longer call leaves behind is seen. ``needs``:
+    features that a model must have (see ``ModelSpec.features``) for the scenario to say anything about it. ``axes``:
+    what the scenario exercises, for diagnosis.
     """
 
     id: str
@@ -36,6 +37,7 @@ class Scenario:
     cache_length: int | None = None
     packed_lengths: tuple[int, ...] = ()
     calls: int = 1
+    earlier_lengths: tuple[int, ...] = ()
     seed: int = 0
     needs: frozenset[str] = field(default_factory=frozenset)
     axes: tuple[str, ...] = ()
@@ -50,6 +52,8 @@ class Scenario:
             raise ValueError(f"scenario {self.id}: several chunks need a cache")
         if (self.cache == "static") != (self.cache_length is not None):
             raise ValueError(f"scenario {self.id}: a static cache, and only that, has a cache_length")
+        if self.earlier_lengths and (self.calls < 2 or len(self.earlier_lengths) != len(self.lengths)):
+            raise ValueError(f"scenario {self.id}: earlier_lengths need a second call and one length a row")
         if self.packed_lengths and sum(self.packed_lengths) != width:
             raise ValueError(f"scenario {self.id}: packed_lengths do not add up to {width} columns")
 

@@ -63,15 +63,9 @@ def make(scenario: Scenario, vocab_size: int) -> ScenarioInputs:
     Padded columns hold random tokens, not one pad id: a zero embedding would hide that padding is attended to.
     """
     generator = torch.Generator().manual_seed(zlib.crc32(scenario.id.encode()) + scenario.seed)
-    shape = (len(scenario.lengths), scenario.width)
-    real = real_tokens(scenario)
-    mask = real.long() if scenario.mask_given else None
-    positions = _positions(scenario, mask)
-    calls = []
-    for _ in range(scenario.calls):
-        ids = torch.randint(vocab_size, shape, generator=generator)
-        calls.append(_passes(scenario.passes, ids, mask, positions))
-    return ScenarioInputs(scenario=scenario, calls=tuple(calls), real=real)
+    earlier = [_earlier(scenario)] * (scenario.calls - 1)
+    calls = tuple(_call(one, vocab_size, generator) for one in (*earlier, scenario))
+    return ScenarioInputs(scenario=scenario, calls=calls, real=real_tokens(scenario))
 
 
 def real_tokens(scenario: Scenario) -> torch.Tensor:
@@ -79,6 +73,17 @@ def real_tokens(scenario: Scenario) -> torch.Tensor:
     column = torch.arange(scenario.width)[None, :]
     length = torch.tensor(scenario.lengths)[:, None]
     return column >= scenario.width - length if scenario.padding == "left" else column < length
+
+
+def _earlier(scenario: Scenario) -> Scenario:
+    lengths = scenario.earlier_lengths
+    return replace(scenario, lengths=lengths, chunks=(), calls=1, earlier_lengths=()) if lengths else scenario
+
+
+def _call(scenario: Scenario, vocab_size: int, generator: torch.Generator) -> tuple[Pass, ...]:
+    ids = torch.randint(vocab_size, (len(scenario.lengths), scenario.width), generator=generator)
+    mask = real_tokens(scenario).long() if scenario.mask_given else None
+    return _passes(scenario.passes, ids, mask, _positions(scenario, mask))
 
 
 def _positions(scenario: Scenario, mask: torch.Tensor | None) -> torch.Tensor | None:

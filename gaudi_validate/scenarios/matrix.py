@@ -67,7 +67,20 @@ MATRIX: tuple[Scenario, ...] = (
         axes=("decode", "rope scaling"),
     ),
     Scenario(id="odd-long", lengths=(261,), axes=("prefill", "tail", "rope scaling")),
-    Scenario(id="second-call", lengths=(9, 14), padding="left", calls=2, axes=("second call",)),
+    # The first call is past the original maximum: state that it leaves behind must not reach the second.
+    Scenario(
+        id="second-call",
+        lengths=(9, 14),
+        padding="left",
+        calls=2,
+        earlier_lengths=(60, 71),
+        axes=("second call", "left padding", "rope scaling"),
+    ),
 )
 
 BY_ID: dict[str, Scenario] = {scenario.id: scenario for scenario in MATRIX}
+
+
+def applicable(features: frozenset[str]) -> tuple[Scenario, ...]:
+    """Return the scenarios of the matrix that say something about a model with these ``ModelSpec.features``."""
+    return tuple(scenario for scenario in MATRIX if scenario.needs <= features)
