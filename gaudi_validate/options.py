@@ -196,8 +196,11 @@ def is_given(config: pytest.Config, name: str) -> bool:
 
 
 def use_shipped_suite(config: pytest.Config) -> None:
-    """Run the shipped suite when a port or attention was given and nothing was said of what to run on it."""
-    if config.args_source is pytest.Config.ArgsSource.ARGS or is_worker(config):
+    """Run the shipped suite when a port or attention was given and nothing was said of what to run on it.
+
+    pytest-xdist hands its workers the same command line, so that each decides the same.
+    """
+    if config.args_source is pytest.Config.ArgsSource.ARGS:
         return
     for name in ("attention", "port"):
         if is_given(config, name):

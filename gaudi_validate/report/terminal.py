@@ -73,6 +73,7 @@ def _table(grouped: Sequence[Row], width: int, *, colour: bool) -> list[str]:
 
     cells = [
         (
+            str(row.status),
             row.check,
             row.model,
             row.port,
@@ -82,15 +83,14 @@ def _table(grouped: Sequence[Row], width: int, *, colour: bool) -> list[str]:
         for row in grouped
     ]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("verdict", no_wrap=True, min_width=max(len(row.status) for row in grouped))
-    for index, name in enumerate(("check", "model", "port", "dtype", "cases")):
+    for index, name in enumerate(("verdict", "check", "model", "port", "dtype", "cases")):
         longest = max(len(name), *(len(row[index]) for row in cells))
         table.add_column(name, no_wrap=True, min_width=longest, justify="right" if name == "cases" else "left")
     # Only the last column gives way where the terminal is narrow.
     table.add_column("nearest to its limit", no_wrap=True, overflow="ellipsis")
     for row, words in zip(grouped, cells, strict=True):
-        verdict = Text(str(row.status), style=_STYLE.get(row.status, "yellow"))
-        table.add_row(verdict, *(Text(word) for word in words), Text(row.figure))
+        verdict = Text(words[0], style=_STYLE.get(row.status, "yellow"))
+        table.add_row(verdict, *(Text(word) for word in words[1:]), Text(row.figure))
     out = StringIO()
     console = Console(file=out, width=width, force_terminal=colour, color_system="standard" if colour else None)
     console.print(table)
