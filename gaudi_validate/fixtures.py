@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -99,7 +99,7 @@ def port_under_test(config: pytest.Config) -> Port:
 def planted(port: Port, fault_id: str) -> Port:
     """Return ``port`` with the fault of the catalogue in it."""
     from gaudi_validate.faults.catalogue import FAULTS
-    from gaudi_validate.faults.plant import FaultyPort
+    from gaudi_validate.faults.fault import FaultyPort
 
     if fault_id not in FAULTS:
         raise UserError("unknown fault", where=f"--plant-fault {fault_id!r}", do=f"use one of {', '.join(FAULTS)}")
@@ -253,6 +253,15 @@ class AssertParity:
             from gaudi_validate.checks.logic import logic_parity
 
             return logic_parity(pool, port, spec, scenario, hardware=settings.hardware)
+        in_dtype = torch_dtype(dtype or settings.dtype)
+        if rule == "precision":
+            from gaudi_validate.checks.precision import precision_parity
+
+            return precision_parity(pool, port, spec, scenario, in_dtype, hardware=settings.hardware)
+        if rule == "logits":
+            from gaudi_validate.checks.logits import logits_parity
+
+            return logits_parity(pool, port, spec, scenario, in_dtype, hardware=settings.hardware)
         raise UserError("unknown parity rule", where=repr(rule), do="use logic, precision or logits")
 
 
@@ -288,9 +297,49 @@ def golden() -> None:
     """Placeholder."""
 
 
+class MemoryGate:
+    """Memory of the port under test, counted in live bytes: the same number on every machine.
+
+    Each method takes the arguments of the check that it names, runs it and judges the evidence.
+    """
+
+    def __init__(self, config: pytest.Config, judge: Judge) -> None:
+        self._config, self._judge = config, judge
+
+    def _judged(self, check: Callable[..., Evidence], arguments: dict[str, Any]) -> Evidence:
+        evidence = check(port_under_test(self._config), **arguments)
+        self._judge(evidence)
+        return evidence
+
+    def scaling(self, **arguments: Any) -> Evidence:
+        """Peak of an attention call over naive's, and its growth with length: ``checks.memory.memory_scaling``."""
+        from gaudi_validate.checks.memory import memory_scaling
+
+        return self._judged(memory_scaling, arguments)
+
+    def mask(self, **arguments: Any) -> Evidence:
+        """Bytes of the mask that a prefill builds: ``checks.memory.mask_memory``."""
+        from gaudi_validate.checks.memory import mask_memory
+
+        return self._judged(mask_memory, arguments)
+
+    def decode(self, **arguments: Any) -> Evidence:
+        """Copies of the KV cache that a decoding step makes: ``checks.memory.decode_allocation``."""
+        from gaudi_validate.checks.memory import decode_allocation
+
+        return self._judged(decode_allocation, arguments)
+
+
 @pytest.fixture
-def memory_gate() -> None:
-    """Placeholder."""
+def memory_gate(request: pytest.FixtureRequest, judge: Judge) -> MemoryGate:
+    """Gate the memory of the port under test.
+
+    Example:
+        def test_memory(memory_gate):
+            memory_gate.scaling(lengths=(2048, 4096, 8192), heads=32, kv_heads=8)
+            memory_gate.decode(length=2048)
+    """
+    return MemoryGate(request.config, judge)
 
 
 @pytest.fixture
