@@ -33,6 +33,7 @@ def cache_key(model: TinyModel) -> str:
 
 def build(model: TinyModel, folder: Path) -> None:
     """Write ``model`` into the empty ``folder`` in the layout that transformers itself saves, in fp32."""
+    import torch
     import transformers
     from safetensors import safe_open
     from safetensors.torch import save_file
@@ -40,7 +41,8 @@ def build(model: TinyModel, folder: Path) -> None:
     auto: Any = transformers.AutoModelForCausalLM
     config: Any = transformers.AutoConfig.for_model(model.model_type, **json.loads(json.dumps(model.config)))
     # transformers decides the names of what it saves (5.x keeps a MoE's experts in another layout than it runs them).
-    with quiet_transformers():
+    # Its random initialisation is thrown away, and must not move the caller's random numbers.
+    with quiet_transformers(), torch.random.fork_rng(devices=[]):
         auto.from_config(config, attn_implementation="eager").save_pretrained(folder)
     with safe_open(folder / WEIGHTS, framework="pt") as saved:
         shapes = [(name, tuple(saved.get_slice(name).get_shape())) for name in sorted(saved.keys())]

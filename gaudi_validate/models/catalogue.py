@@ -27,7 +27,7 @@ def resolve(name: str) -> ModelSpec:
     if name in WHEELS:
         return WHEELS[name]
     path = Path(name).expanduser()
-    if name.startswith(("/", ".", "~")) or path.is_dir():
+    if name and (name.startswith(("/", ".", "~")) or path.is_dir()):
         return _local(path)
     if _HUB_ID.fullmatch(name):
         return ModelSpec(name=name, source="hub", location=name)

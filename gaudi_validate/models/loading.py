@@ -119,7 +119,9 @@ def _from_pretrained(path: Path, dtype: torch.dtype, attention: str) -> PreTrain
             )
     except Exception as error:
         # transformers, safetensors and huggingface_hub each raise their own kinds, and all mean: this is no model.
-        raise UserError(f"the model cannot be loaded ({first_line(error)})", where=str(path)) from error
+        damaged = type(error).__name__ == "SafetensorError"
+        do = "the weights are damaged or cut off: get them again (in the cache: delete the folder)" if damaged else ""
+        raise UserError(f"the model cannot be loaded ({first_line(error)})", where=str(path), do=do) from error
     for kind in ("missing_keys", "mismatched_keys"):
         if keys := sorted(str(key) for key in info.get(kind) or ()):
             words = f"the checkpoint has {len(keys)} {kind.replace('_', ' ')}, first {keys[0]}"

@@ -17,9 +17,6 @@ PAD, BOS, EOS, UNKNOWN = 256, 257, 258, 259
 VOCABULARY = 260
 """256 bytes and four special tokens."""
 
-SHARPNESS = 3.0
-"""The standard deviation that attention logits are given (fault catalogue, "What the measurements teach" 1)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TinyModel:
