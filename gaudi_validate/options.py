@@ -195,6 +195,14 @@ def is_given(config: pytest.Config, name: str) -> bool:
     return getattr(config.option, name, None) is not None or bool(variable and os.environ.get(variable))
 
 
+def make_importable(config: pytest.Config) -> None:
+    """Let ``pkg.module:function`` name a module of the current folder, as ``python -m pytest`` would, for this run."""
+    settings, folder = settings_of(config), str(config.invocation_params.dir)
+    if folder not in sys.path and any(":" in (name or "") for name in (settings.port, settings.attention)):
+        sys.path.insert(0, folder)
+        config.add_cleanup(lambda: sys.path.remove(folder))
+
+
 def use_shipped_suite(config: pytest.Config) -> None:
     """Run the shipped suite when a port or attention was given and nothing was said of what to run on it.
 

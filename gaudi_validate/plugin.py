@@ -40,6 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.option.help:
         options.store_settings(config)
         options.refuse_partial_prune(config)
+        options.make_importable(config)
         options.use_shipped_suite(config)
         xdist.register(config)
 

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 
 import pytest
 
+import gaudi_validate
 from gaudi_validate.core.hardware_table import TABLE
 from gaudi_validate.core.settings import FIELDS
 
@@ -14,3 +17,12 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     named = [field.environment for field in FIELDS] + [entry.environment for entry in TABLE.values()]
     for name in ("CI", *filter(None, named), *(name for name in os.environ if name.startswith("PYTEST_XDIST_"))):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def _torch_is_here_to_stay() -> None:
+    """Import what pytester would import anew in every inner run: torch cannot be imported twice."""
+    importlib.import_module("transformers.models.llama.modeling_llama")
+    for module in pkgutil.walk_packages(gaudi_validate.__path__, "gaudi_validate."):
+        if not module.name.startswith("gaudi_validate.suite"):
+            importlib.import_module(module.name)
