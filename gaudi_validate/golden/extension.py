@@ -1,0 +1,330 @@
+"""The ``golden`` fixture as a syrupy extension: ``assert generated == golden(name="he-has-a")``.
+
+How a fixture makes one::
+
+    context = GoldenContext(
+        settings=settings,            # core.settings.Settings
+        model="smollm2-135m",         # name or hub id: golden/text/<hardware>/<model>/<case>.json
+        port=port.name,
+        record=judge.record,          # takes an Evidence (check "text"); called once a comparison, before any failure
+        propose=propose,              # takes JSON primitives that ride on the test's report to the controller
+        invocation="pytest -m slow",  # the command of this run, for messages
+        test=request.node.nodeid,
+        compare=exact,                # (Generated, TextGolden) -> Evidence; checks/text.py has a tie-aware one
+    )
+    return golden_assertion(request, context)
+
+In a test, ``golden`` takes ``name``, and ``model``, ``port``, ``compare`` where they differ from the fixture's. The
+other side is any object with text, prompt, ids, prompt_ids, margins and dtype (``golden.generated.GeneratedText``).
+
+A verdict that fails the test raises :class:`GoldenMismatch`, an AssertionError whose text is the whole message: pytest
+would cut the explanation of an assertion that is merely false after eight lines, and the command to run next stands
+last. A missing golden is NO_BASELINE, recorded, and fails only with --strict-verdicts.
+
+syrupy never touches golden files: its --snapshot-update writes none, and its search for unused snapshots finds none.
+Its summary counts comparisons that passed or failed; what is missing or proposed is in gaudi-validate's own summary.
+Nothing here writes a file, so that it works the same in a pytest-xdist worker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from syrupy.assertion import AssertionResult, SnapshotAssertion
+from syrupy.data import SnapshotCollection, SnapshotCollections
+from syrupy.extensions.base import AbstractSyrupyExtension, SnapshotCollectionStorage
+from syrupy.location import PyTestLocation
+
+from gaudi_validate.core.evidence import Evidence
+from gaudi_validate.core.messages import UserError
+from gaudi_validate.core.verdicts import Status, fails
+from gaudi_validate.golden import messages
+from gaudi_validate.golden.generated import CHECK, Comparer, Generated, exact, incomparable, plain
+from gaudi_validate.golden.names import case_of_test
+from gaudi_validate.golden.proposals import propose_text
+from gaudi_validate.golden.store import GoldenStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    from gaudi_validate.core.settings import Settings
+    from gaudi_validate.golden.records import TextGolden
+
+
+class GoldenMismatch(AssertionError):
+    """A text that fails against its golden; the message is for the reader of the test report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenContext:
+    """What a golden test works with; see the top of this module."""
+
+    settings: Settings
+    model: str
+    port: str
+    record: Callable[[Evidence], object]
+    propose: Callable[[dict[str, Any]], object]
+    invocation: str
+    test: str | None = None
+    compare: Comparer = exact
+    snapshot_update: bool = False
+
+    @property
+    def store(self) -> GoldenStore:
+        """The golden folder."""
+        return GoldenStore(self.settings.golden_dir)
+
+    def command(self, *, changes: bool) -> str:
+        """Return the command that records what this run wrote."""
+        evidence = self.settings.evidence
+        return messages.update_command(
+            self.invocation,
+            changes=changes,
+            ci=self.settings.ci,
+            evidence=None if evidence is None else str(evidence),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """The verdict on one comparison. ``message`` is the failure's text, ``None`` when the test goes on."""
+
+    evidence: Evidence
+    golden: TextGolden | None
+    path: Path
+    message: str | None = None
+
+
+def judge(generated: Generated, case: str, context: GoldenContext) -> Judged:
+    """Compare, record the evidence, propose what would be recorded, and say whether the test fails.
+
+    Raises:
+        UserError: the golden cannot be read, which is recorded as NOT_MEASURED.
+    """
+    settings, store = context.settings, context.store
+    path = store.text_path(settings.hardware, context.model, case)
+    try:
+        golden = store.text(settings.hardware, context.model, case)
+    except UserError as error:
+        context.record(_known(_evidence(Status.NOT_MEASURED, str(error)), generated, case, context))
+        raise
+    compared = _known(_verdict(generated, golden, store.name_of(path), context), generated, case, context)
+    proposal = propose_text(
+        generated,
+        golden,
+        hardware=settings.hardware,
+        model=context.model,
+        port=context.port,
+        case=case,
+        status=compared.status,
+        test=context.test,
+    )
+    context.propose(proposal)
+    evidence = _replaced(compared, golden, store.name_of(path), settings)
+    context.record(evidence)
+    if not fails(evidence.status, strict=settings.strict_verdicts):
+        return Judged(evidence=evidence, golden=golden, path=path)
+    message = messages.failure(
+        evidence,
+        generated,
+        golden,
+        name=store.name_of(path),
+        command=context.command(changes=golden is not None),
+        snapshot_update=context.snapshot_update,
+    )
+    return Judged(evidence=evidence, golden=golden, path=path, message=message)
+
+
+def _verdict(generated: Generated, golden: TextGolden | None, name: str, context: GoldenContext) -> Evidence:
+    if golden is None:
+        return _evidence(Status.NO_BASELINE, messages.missing(name, context.command(changes=False)))
+    return incomparable(generated, golden, context.settings.hardware) or context.compare(generated, golden)
+
+
+def _replaced(compared: Evidence, golden: TextGolden | None, name: str, settings: Settings) -> Evidence:
+    """Return the verdict on a golden that this run is asked, with a reason, to replace: it has none to be held to."""
+    asked = settings.update_golden and (settings.golden_reason or "").strip()
+    if golden is None or not asked or compared.status not in (Status.FAIL, Status.ENV_MISMATCH):
+        return compared
+    reason = messages.proposed(name, compared.reason, str(settings.golden_reason).strip())
+    return replace(compared, status=Status.NO_BASELINE, reason=reason)
+
+
+def _evidence(status: Status, reason: str) -> Evidence:
+    return Evidence(check=CHECK, status=status, reason=reason)
+
+
+def _known(evidence: Evidence, generated: Generated, case: str, context: GoldenContext) -> Evidence:
+    """Return ``evidence`` with what the comparer need not know."""
+    return replace(
+        evidence,
+        model=evidence.model or context.model,
+        port=evidence.port or context.port,
+        scenario=evidence.scenario or case,
+        hardware=evidence.hardware or context.settings.hardware,
+        dtype=evidence.dtype or generated.dtype,
+    )
+
+
+class GoldenExtension(AbstractSyrupyExtension):
+    """Where goldens are, for syrupy; it neither finds, writes nor deletes them."""
+
+    context: GoldenContext | None = None
+
+    def __init__(self) -> None:
+        if self.context is None:
+            raise UserError("goldens are not snapshots", do="use the golden fixture instead of snapshot.use_extension")
+
+    def serialize(self, data: Any, **_options: Any) -> str:
+        """Return the text, for syrupy's report."""
+        return plain(data).text
+
+    def discover_snapshots(self, **_options: Any) -> SnapshotCollections:
+        """Find none: what syrupy finds and no test used, it deletes."""
+        return SnapshotCollections()
+
+    def delete_snapshots(self, *, snapshot_location: str, snapshot_names: set[str]) -> None:
+        """Refuse."""
+        raise _not_by_syrupy(snapshot_location)
+
+    def read_snapshot_collection(self, *, snapshot_location: str) -> SnapshotCollection:
+        """Return an empty collection."""
+        return SnapshotCollection(location=snapshot_location)
+
+    def read_snapshot_data_from_location(self, *, snapshot_location: str, **_options: Any) -> str | None:
+        """Refuse: goldens are read by :func:`judge`."""
+        raise _not_by_syrupy(snapshot_location)
+
+    @classmethod
+    def write_snapshot_collection(cls, *, snapshot_collection: SnapshotCollection, **_options: Any) -> None:
+        """Refuse."""
+        raise _not_by_syrupy(snapshot_collection.location)
+
+    # syrupy 4 has these names.
+    _read_snapshot_collection = read_snapshot_collection
+    _read_snapshot_data_from_location = read_snapshot_data_from_location
+    _write_snapshot_collection = write_snapshot_collection
+
+
+def _not_by_syrupy(location: str) -> UserError:
+    return UserError("goldens are not syrupy's to change", where=location, do="use --update-golden or --prune-golden")
+
+
+class GoldenAssertion(SnapshotAssertion):
+    """A syrupy assertion whose verdict comes from :func:`judge`. Only ``==`` compares."""
+
+    _once: dict[str, Any] | None = None
+
+    def __call__(  # type: ignore[override] # syrupy's filters and matchers have no meaning for a golden
+        self,
+        *,
+        name: str | None = None,
+        model: str | None = None,
+        port: str | None = None,
+        compare: Comparer | None = None,
+        **unknown: object,
+    ) -> GoldenAssertion:
+        """Set, for the next comparison, the case's name, and what differs from the fixture's context."""
+        if unknown:
+            raise UserError(f"golden does not take {', '.join(unknown)}", do="it takes name, model, port and compare")
+        if name is not None:
+            super().__call__(name=name)
+        given = {"model": model, "port": port, "compare": compare}
+        self._once = {**(self._once or {}), **{key: value for key, value in given.items() if value is not None}}
+        return self
+
+    def with_defaults(self, **_options: object) -> GoldenAssertion:  # type: ignore[override] # as for __call__
+        """Refuse: a golden has its own extension."""
+        raise UserError("golden has its own extension", do="use syrupy's snapshot fixture for other snapshots")
+
+    @property
+    def name(self) -> str:
+        """The case that the next comparison is with."""
+        index = self.index
+        if isinstance(index, str):
+            return index
+        case = case_of_test(self.test_location.testname)
+        return f"{case}.{index}" if index else case
+
+    def __eq__(self, other: object) -> bool:
+        """Return True, or raise :class:`GoldenMismatch` with the whole message."""
+        __tracebackhide__ = True
+        return self._assert(other)
+
+    __hash__ = None  # as for every snapshot
+
+    def __ne__(self, other: object) -> bool:
+        """Refuse: what would a test know that a text does not match?"""
+        raise UserError("a golden is compared with ==", do="write assert generated == golden")
+
+    def _assert(self, data: object) -> bool:
+        __tracebackhide__ = True
+        case, context = self.name, replace(_context(self), **(self._once or {}))
+        try:
+            judged = judge(plain(data), case, context)
+            self._tell_syrupy(judged, f"{context.model}/{case}")
+        finally:
+            self._executions += 1
+            self._once = None
+            self._post_assert()
+        if judged.message is not None:
+            raise GoldenMismatch(judged.message)
+        return True
+
+    def _tell_syrupy(self, judged: Judged, name: str) -> None:
+        """Put a comparison that passed or failed on syrupy's report."""
+        if judged.golden is None or judged.evidence.status not in (Status.PASS, Status.FAIL):
+            return
+        self._execution_results[self._executions] = AssertionResult(
+            snapshot_location=str(judged.path),
+            snapshot_name=name,
+            asserted_data=None,
+            recalled_data=judged.golden.text,
+            created=False,
+            updated=False,
+            success=judged.message is None,
+            exception=None,
+            test_location=self.test_location,
+        )
+
+
+def _context(assertion: SnapshotAssertion) -> GoldenContext:
+    context = assertion.extension.context  # type: ignore[attr-defined] # golden_assertion made it
+    if not isinstance(context, GoldenContext):
+        raise TypeError("golden_assertion makes golden assertions")
+    return context
+
+
+def golden_assertion(request: pytest.FixtureRequest, context: GoldenContext) -> GoldenAssertion:
+    """Return the assertion for the test of ``request``.
+
+    Raises:
+        UserError: syrupy's plugin is off, or its snapshot folder is one that holds the goldens.
+    """
+    session = getattr(request.config, "_syrupy", None)
+    if session is None:
+        raise UserError("golden needs syrupy's pytest plugin", do="run without -p no:syrupy")
+    _check_apart(context.settings.golden_dir)
+    asked = bool(getattr(request.config.option, "update_snapshots", False))
+    known = replace(context, snapshot_update=asked)
+    return GoldenAssertion(
+        session=session,
+        extension_class=type("BoundGoldenExtension", (GoldenExtension,), {"context": known}),
+        test_location=PyTestLocation(request.node),
+        update_snapshots=False,
+    )
+
+
+def _check_apart(golden_dir: Path) -> None:
+    """Refuse a golden folder in a snapshot folder: syrupy deletes there what it does not know."""
+    snapshots = Path(SnapshotCollectionStorage.snapshot_dirname).name
+    if snapshots in golden_dir.absolute().parts:
+        raise UserError(
+            f"goldens are kept in a folder that --snapshot-dirname names ({snapshots})",
+            where=str(golden_dir),
+            do="syrupy deletes what it does not know there: choose another --snapshot-dirname or --golden-dir",
+        )
