@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gaudi_validate.core.evidence import Measurement
-from gaudi_validate.core.verdicts import Status
+from gaudi_validate.core.verdicts import Status, worst
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +38,15 @@ LIMITS: dict[str, Limit] = {
     ),
     "cv": Limit(0.10, "", "acceptance rule: above it even a loss of 10 % is within the noise of 7 repetitions"),
     "memory_slope": Limit(1.2, "", "acceptance rule: a linear path shows 1 or less, a whole score matrix 2"),
+    "naive_slope": Limit(
+        1.8, "", "counted: 1.99 for a whole score matrix; below 1.8 the lengths are too short to tell"
+    ),
+    "bytes_a_pair": Limit(1.0, "bytes", "counted: no score is kept, and of masks a bool one at most; additive bf16: 2"),
+    "mask_kept": Limit(
+        1.0, "x", "optimum-habana PR #1302: a bool mask takes one byte a query and key, an integer one 4"
+    ),
+    "mask_peak": Limit(2.0, "x", "counted: bool masks are built within 1 to 2, additive bf16 ones take 3, integers 5"),
+    "cache_copies": Limit(0.0, "copies", "counts are exact: grouped views copy nothing of the KV cache in decoding"),
     "memory_head_factor": Limit(1.02, "x", "acceptance rule: a device's allocator rounds and fragments"),
     "memory_head_bytes": Limit(16 * 1024**2, "bytes", "acceptance rule: the same, for small peaks"),
 }
@@ -152,6 +161,59 @@ def memory_slope(lengths: Sequence[int], peaks_bytes: Sequence[int]) -> Verdict:
     return Verdict(
         status=status, reason=f"peak grows as length^{slope:.2f}, {limit:g} allowed: {grown}", measurements=measurements
     )
+
+
+def naive_slope(lengths: Sequence[int], peaks_bytes: Sequence[int]) -> Verdict:
+    """Judge whether these lengths can tell a path that keeps the whole score matrix: naive's own slope must show it."""
+    limit = LIMITS["naive_slope"].value
+    slope = steepest_slope(lengths, peaks_bytes)
+    measurement = Measurement(name="naive memory slope", value=_finite(slope), unit="", limit=limit, better="higher")
+    if slope >= limit:
+        return Verdict(status=Status.PASS, reason=f"naive's slope is {slope:.2f}", measurements=(measurement,))
+    reason = f"naive's own peak grows as length^{slope:.2f} only, {limit:g} needed: take longer lengths"
+    return Verdict(status=Status.INCONCLUSIVE, reason=reason, measurements=(measurement,))
+
+
+def within(measurement: Measurement, reason: str) -> Verdict:
+    """Judge one number against its own limit; ``reason`` says what it is, the limit is added.
+
+    Raises:
+        ValueError: the measurement has no limit.
+    """
+    if measurement.within is None:
+        raise ValueError(f"{measurement.name} has no limit to be judged against")
+    bound = "allowed" if measurement.better == "lower" else "required"
+    return Verdict(
+        status=Status.PASS if measurement.within else Status.FAIL,
+        reason=f"{reason}, {measurement.limit:.4g} {bound}",
+        measurements=(measurement,),
+    )
+
+
+def combined(verdicts: Sequence[Verdict], also: Sequence[Measurement] = ()) -> Verdict:
+    """Return the gravest status, the reasons of the verdicts that have it, and all measurements, ``also`` last."""
+    status = worst([verdict.status for verdict in verdicts])
+    reason = "; ".join(verdict.reason for verdict in verdicts if verdict.status is status)
+    measurements = tuple(m for verdict in verdicts for m in verdict.measurements)
+    return Verdict(status=status, reason=reason, measurements=(*measurements, *also))
+
+
+def memory_pairs(lengths: Sequence[int], peaks_bytes: Sequence[int], batch: int) -> Verdict:
+    """Judge the bytes that a memory-saving path keeps for each query and key of a batch row: of a bool mask at most.
+
+    Exact where peaks are counted: constant and linear parts fall out, so that a mask of 32-bit integers is seen beside
+    much larger blocks of scores, where the slope hardly moves.
+    """
+    limit = LIMITS["bytes_a_pair"].value
+    pairs = round(quadratic_part(lengths, peaks_bytes) / batch, 3)
+    measurement = Measurement(name="bytes a query and key", value=pairs, unit="bytes", limit=limit)
+    return within(measurement, f"{pairs:g} bytes are kept for each query and key")
+
+
+def quadratic_part(lengths: Sequence[int], peaks_bytes: Sequence[int]) -> float:
+    """Return c of peak = a + b length + c length^2 through the three longest lengths."""
+    (x0, x1, x2), (y0, y1, y2) = lengths[-3:], peaks_bytes[-3:]
+    return ((y2 - y1) / (x2 - x1) - (y1 - y0) / (x1 - x0)) / (x2 - x0)
 
 
 def steepest_slope(lengths: Sequence[int], peaks_bytes: Sequence[int]) -> float:

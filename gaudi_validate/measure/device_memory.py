@@ -10,6 +10,8 @@ import gc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -24,6 +26,15 @@ class DevicePeak:
     before_bytes: int
     peaks_bytes: tuple[int, ...]
     of: str
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether ``error`` means that a device or the machine has no memory left: an outcome, not a crash."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    # torch's CPU allocator and the HPU's raise a plain RuntimeError.
+    words = ("can't allocate memory", "out of memory", "allocation failed")
+    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
 
 
 def device_peak(device: Device, fn: Callable[..., Any], *args: Any, runs: int = 2, **kwargs: Any) -> DevicePeak:

@@ -134,7 +134,6 @@ class LiveByteCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> LiveByteCounter:
         if self._depth == 0:
-            gc.collect()
             self._collect = gc.isenabled()
             gc.disable()
             self._resize = torch.UntypedStorage.resize_
