@@ -85,7 +85,7 @@ def import_loader(spec: str) -> Callable[..., Any]:
     if loader is None:
         raise UserError(f"the port's module has no {attribute}", where=str(getattr(module, "__file__", module_name)))
     if not callable(loader):
-        raise UserError(f"the port's {attribute} is a {type(loader).__name__}, not a function", where=spec)
+        raise UserError(f"the port's {attribute} is no function but of type {type(loader).__name__}", where=spec)
     _check_signature(spec, loader)
     return loader  # type: ignore[no-any-return]
 

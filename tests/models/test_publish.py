@@ -4,12 +4,15 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from gaudi_validate.core.messages import UserError
 from gaudi_validate.models.publish import folder_once
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FILES = 40
 # Builds FILES files with the same text, and says when it starts; no torch, so that a process costs little.
