@@ -113,21 +113,24 @@ def _diverged(case: _Case, index: int, expected: torch.Tensor | None, obtained: 
         return False
     obtained = obtained.to(device=expected.device, dtype=expected.dtype)
     real = case.real(index).to(expected.device)
+    if expected.shape[:2] not in (real.shape, (1, real.shape[1])) and expected.shape[0] != real.numel():
+        return False  # tokens gathered for one expert: which of them are real is not known
     if expected.shape != obtained.shape:
         return True
     if expected.shape[:2] == real.shape:
         expected, obtained = expected[real], obtained[real]
     elif expected.shape[0] == real.numel():
         expected, obtained = expected[real.flatten()], obtained[real.flatten()]
-    elif expected.shape[:2] != (1, real.shape[1]):
-        return False  # tokens gathered for one expert: which rows are real is not known
     return _off(expected, obtained, case.divergence)
 
 
 def _off(expected: torch.Tensor, obtained: torch.Tensor, divergence: float) -> bool:
-    finite = expected[expected.isfinite()].double()
-    scale = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
-    return bool((absolute_difference(expected, obtained) > divergence * scale).any())
+    return bool((absolute_difference(expected, obtained) > divergence * _rms(expected)).any())
+
+
+def _rms(tensor: torch.Tensor) -> float:
+    finite = tensor[tensor.isfinite()].double()
+    return float(finite.square().mean().sqrt()) if finite.numel() else 0.0
 
 
 def _in_attention(case: _Case, place: Place, expected: Call, obtained: Call) -> Location:
@@ -169,22 +172,26 @@ def _worst(expected_BTHD: torch.Tensor, obtained_BTHD: torch.Tensor, real: torch
 
 
 def _differing_inputs(case: _Case, one: Pass, expected: Call, obtained: Call) -> list[str]:
-    """Return which of "queries", "keys" and "values" differ, at real tokens that the pass may see."""
-    names = []
-    real = case.real(case.passes().index(one))
+    """Return which of queries, keys and values differ, and at which columns, among real tokens that the pass sees."""
+    real = case.inputs.real[:, one.start : one.start + one.columns]
+    offset = _key_offset(one, expected.key.shape[-2])
+    keys = _real_keys(case, one, expected.key.shape[-2])
     pairs = (
-        ("queries", expected.query, obtained.query, real),
-        ("keys", expected.key, obtained.key, _real_keys(case, one, expected.key.shape[-2])),
-        ("values", expected.value, obtained.value, _real_keys(case, one, expected.value.shape[-2])),
+        ("queries", expected.query, obtained.query, real, one.start),
+        ("keys", expected.key, obtained.key, keys, offset),
+        ("values", expected.value, obtained.value, keys, offset),
     )
-    for name, left, right, rows in pairs:
-        if left.shape != right.shape or _off(
-            left.transpose(1, 2)[rows.to(left.device)],
-            right.to(left).transpose(1, 2)[rows.to(left.device)],
-            case.divergence,
-        ):
-            names.append(name)
-    return names
+    found = []
+    for name, left, right, rows, first in pairs:
+        if left.shape != right.shape:
+            found.append(f"{name} (of shape {tuple(right.shape)}, not {tuple(left.shape)})")
+            continue
+        scale = _rms(left.transpose(1, 2)[rows.to(left.device)])
+        worst_BS = absolute_difference(left, right.to(left)).amax(dim=(1, 3)).cpu().masked_fill(~rows, 0)
+        columns = (worst_BS.amax(dim=0) > case.divergence * scale).nonzero().flatten()
+        if len(columns):
+            found.append(f"{name} ({_span('column', first + int(columns[0]), first + int(columns[-1]))})")
+    return found
 
 
 def _real_keys(case: _Case, one: Pass, keys: int) -> torch.Tensor:
@@ -209,17 +216,45 @@ def _with_keys(case: _Case, location: Location, one: Pass, calls: tuple[Call, Ca
         shapes = f"{tuple(expected.key.shape)} and {tuple(obtained.key.shape)}"
         return replace(location, note=f"{location.note}; no key range: the keys have shapes {shapes}")
     try:
-        weights = [
-            _weights(side, call)[row, head, column] for side, call in ((case.stock, expected), (case.tested, obtained))
-        ]
+        reference = _weights(case.stock, expected)[row, head, column]
+        port = _weights(case.tested, obtained)[row, head, column].to(reference)
     except Exception as error:  # a kernel may reject one-hot values: the rest of the location still holds
         return replace(location, note=f"{location.note}; no key range: {type(error).__name__}: {error}")
-    difference = absolute_difference(weights[0], weights[1].to(weights[0]))
-    if float(difference.max()) <= case.divergence:
-        return replace(location, note=f"{location.note}; every key weighs the same: the values differ")
-    keys = (difference > KEY_RANGE_SHARE * difference.max()).nonzero().flatten()
+    difference = absolute_difference(reference, port)
     offset = _key_offset(one, difference.numel())
-    return replace(location, key_start=offset + int(keys[0]), key_end=offset + int(keys[-1]) + 1)
+    remarks = _remarks(reference, port, offset, case.divergence)
+    location = replace(location, note="; ".join([location.note or "", *remarks]))
+    if float(difference.max()) <= case.divergence:
+        return location
+    start, end = _range(difference > KEY_RANGE_SHARE * difference.max(), offset)
+    return replace(location, key_start=start, key_end=end)
+
+
+def _range(chosen: torch.Tensor, offset: int) -> tuple[int, int]:
+    """Return the smallest half-open range of columns that holds every key that is ``chosen``."""
+    keys = chosen.nonzero().flatten()
+    return offset + int(keys[0]), offset + int(keys[-1]) + 1
+
+
+def _span(noun: str, first: int, last: int) -> str:
+    return f"{noun} {first}" if first == last else f"{noun}s {first} to {last}"
+
+
+def _remarks(reference: torch.Tensor, port: torch.Tensor, offset: int, divergence: float) -> list[str]:
+    """Return what the weights [S] of one row say of the mask: keys wrongly seen or hidden, weight that is lost."""
+    remarks = []
+    if float(absolute_difference(reference, port).max()) <= divergence:
+        remarks.append("every key weighs the same: the values differ")
+    for what, hidden, seen in (("sees", reference, port), ("does not see", port, reference)):
+        wrong = (hidden == 0) & (seen > divergence)
+        if wrong.any():
+            start, end = _range(wrong, offset)
+            other = "the reference masks" if what == "sees" else "the reference sees"
+            remarks.append(f"the row {what} {_span('key', start, end - 1)}, which {other}")
+    total = float(port.sum())
+    if abs(total - float(reference.sum())) > divergence:
+        remarks.append(f"the row's weights sum to {total:.3g}")
+    return remarks
 
 
 def _weights(side: Side, call: Call) -> torch.Tensor:

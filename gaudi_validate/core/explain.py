@@ -47,7 +47,8 @@ def _indices(location: Location) -> list[str]:
     named = (("batch row", location.batch_row), ("head", location.head), ("query row", location.query_row))
     found = [f"{name} {index}" for name, index in named if index is not None]
     if location.key_start is not None and location.key_end is not None:
-        found.append(f"keys {location.key_start} to {location.key_end - 1}")
+        last = location.key_end - 1
+        found.append(f"key {last}" if location.key_start == last else f"keys {location.key_start} to {last}")
     return found
 
 

@@ -1,0 +1,276 @@
+"""The faults that are planted, by id. Ids, classes and origins are those of the project's fault catalogue.
+
+``shows`` and ``silent`` name scenarios of the matrix, for the model that the fault is planted into.
+"""
+
+from __future__ import annotations
+
+from gaudi_validate.faults import attention, masks, models
+from gaudi_validate.faults.fault import Fault
+from gaudi_validate.faults.soil import both, in_attention, in_forward, in_mask, in_modeling_file
+
+_A = "A. mask, causal alignment, masked rows"
+_B = "B. padding side and positions"
+_C = "C. sliding window"
+_D = "D. KV cache update"
+_F = "F. RoPE and RoPE scaling"
+_H = "H. scale"
+_I = "I. softmax, softcap, sinks"
+_K = "K. chunks and tails"
+_L = "L. mixture of experts"
+_PREFILL_FROM_0 = ("single", "no-mask", "left-mixed", "right-mixed", "at-window", "over-window")
+
+_ALL = (
+    Fault(
+        id="A1",
+        cls=_A,
+        title="a prefill forgets the padding mask",
+        origin="optimum-habana PR #623",
+        model="tiny-llama",
+        shows=("left-mixed", "left-shortest-last", "over-window", "decode"),
+        silent=("single", "no-mask", "at-window", "right-mixed", "chunked-prefill", "packed"),
+        plant=in_mask(masks.padding_forgotten),
+    ),
+    Fault(
+        id="A3",
+        cls=_A,
+        title="unused slots of a static cache are attended to",
+        origin="transformers #30400, #30414",
+        model="tiny-llama",
+        shows=("static-tail",),
+        silent=("single", "left-mixed", "decode", "chunked-prefill"),
+        plant=in_mask(masks.unused_slots_seen),
+    ),
+    Fault(
+        id="A4",
+        cls=_A,
+        title="the causal triangle is anchored at the top left when keys are cached",
+        origin="pytorch #103082, #144858",
+        model="tiny-llama",
+        shows=("decode", "continuation", "chunked-prefill", "static-tail", "past-original-maximum"),
+        silent=("single", "no-mask", "left-mixed", "right-mixed", "odd-long", "packed"),
+        plant=in_mask(masks.triangle_at_top_left),
+    ),
+    Fault(
+        id="B11",
+        cls=_B,
+        title="prefill positions count padding, decode positions do not",
+        origin="optimum-habana PR #340",
+        model="tiny-llama",
+        shows=("decode", "continuation", "static-tail", "past-original-maximum"),
+        silent=("single", "no-mask", "left-mixed", "right-mixed", "chunked-prefill"),
+        plant=in_forward(models.is_model, models.prefill_positions_count_padding),
+    ),
+    Fault(
+        id="B15",
+        cls=_B,
+        title="RoPE ignores position_ids",
+        origin="optimum-habana PR #813",
+        model="tiny-llama",
+        shows=("decode", "continuation", "chunked-prefill", "static-tail", "past-original-maximum"),
+        silent=_PREFILL_FROM_0,
+        plant=in_forward(models.is_rope, models.positions_ignored),
+    ),
+    Fault(
+        id="C16",
+        cls=_C,
+        title="the window is one key short",
+        origin="transformers #29623; vllm #3385",
+        model="tiny-mistral",
+        shows=("at-window", "over-window", "decode-over-window", "chunked-prefill", "odd-long"),
+        silent=("single", "no-mask", "left-mixed", "right-mixed"),
+        plant=in_mask(masks.window_one_short),
+    ),
+    Fault(
+        id="C17",
+        cls=_C,
+        title="sliding layers get the full mask",
+        origin="optimum-habana PR #2210, PR #2279",
+        model="tiny-gemma2",
+        shows=("over-window", "odd-long", "past-original-maximum"),
+        silent=("single", "no-mask", "left-mixed", "right-mixed", "at-window"),
+        plant=both(in_mask(masks.window_forgotten), in_attention(attention.without("sliding_window"))),
+    ),
+    Fault(
+        id="D30",
+        cls=_D,
+        title="new keys and values are written one slot away",
+        origin="optimum-habana's index convention",
+        model="tiny-llama",
+        shows=("decode", "continuation", "chunked-prefill", "static-tail"),
+        silent=_PREFILL_FROM_0,
+        plant=models.one_slot_away,
+    ),
+    Fault(
+        id="F34",
+        cls=_F,
+        title="RoPE's angle is computed in bf16",
+        origin="optimum-habana PR #1746; transformers #25681",
+        model="tiny-llama",
+        shows=("single", "left-mixed", "decode", "odd-long"),
+        silent=(),
+        plant=in_forward(models.is_rope, models.angle_in_bf16),
+    ),
+    Fault(
+        id="F35",
+        cls=_F,
+        title="dynamic NTK never shrinks back",
+        origin="transformers #25104, #27227",
+        model="tiny-llama-dynamic",
+        shows=("second-call",),
+        silent=("single", "left-mixed", "decode", "over-window"),
+        plant=in_forward(models.is_rope, models.never_shrinks),
+    ),
+    *(
+        Fault(
+            id=f"F37-{kind}",
+            cls=_F,
+            title=f"RoPE scaling of type {kind} is dropped",
+            origin="optimum-habana 93f1fcf9",
+            model=f"tiny-llama-{kind}",
+            shows=shows,
+            silent=silent,
+            plant=in_forward(models.is_rope, models.scaling_dropped),
+        )
+        for kind, shows, silent in (
+            ("linear", ("single", "decode", "past-original-maximum"), ()),
+            ("dynamic", ("past-original-maximum", "odd-long"), ("single", "left-mixed", "decode")),
+            ("yarn", ("single", "decode", "past-original-maximum"), ()),
+            ("llama3", ("single", "decode", "past-original-maximum"), ()),
+        )
+    ),
+    Fault(
+        id="F42",
+        cls=_F,
+        title="neighbouring dimensions are rotated where the weights expect halves",
+        origin="vllm PR #941",
+        model="tiny-llama",
+        shows=("single", "left-mixed", "decode"),
+        silent=(),
+        plant=in_modeling_file("apply_rotary_pos_emb", models.interleaved),
+    ),
+    Fault(
+        id="G43",
+        cls="G. GQA",
+        title="KV heads are tiled, not repeated",
+        origin="onnx PR #7274",
+        model="tiny-llama",
+        shows=("single", "left-mixed", "decode"),
+        silent=(),
+        plant=in_attention(attention.tiled_heads),
+    ),
+    Fault(
+        id="H47",
+        cls=_H,
+        title="the query is scaled twice",
+        origin="optimum-habana PR #2276; transformers #31891",
+        model="tiny-llama",
+        shows=("single", "left-mixed", "decode"),
+        silent=(),
+        plant=in_attention(attention.scaled_twice),
+    ),
+    Fault(
+        id="H47-own",
+        cls=_H,
+        title="the config's own scale is not used",
+        origin="optimum-habana PR #2276",
+        model="tiny-gemma2",
+        shows=("single", "left-mixed", "decode"),
+        silent=(),
+        plant=in_attention(attention.scaled_by_head_dim),
+    ),
+    Fault(
+        id="I48",
+        cls=_I,
+        title="softmax is computed in bf16",
+        origin="optimum-habana PR #1857, PR #2030",
+        model="tiny-llama",
+        shows=("single", "left-mixed"),
+        silent=(),
+        plant=in_attention(attention.bf16_softmax),
+    ),
+    Fault(
+        id="I51",
+        cls=_I,
+        title="the softcap of attention scores is dropped",
+        origin="flash-attention 72e27c63",
+        model="tiny-gemma2",
+        shows=("single", "left-mixed", "decode"),
+        silent=(),
+        plant=in_attention(attention.without("softcap")),
+    ),
+    Fault(
+        id="K56",
+        cls=_K,
+        title="the last, partial block of query rows stays zero",
+        origin="optimum-habana PR #1650",
+        model="tiny-llama",
+        shows=("single", "left-mixed", "over-window", "odd-long"),
+        silent=("at-window",),
+        plant=in_attention(attention.tail_left_zero),
+    ),
+    Fault(
+        id="K57",
+        cls=_K,
+        title="keys padded with zeros to the block are not masked",
+        origin="pytorch #159247",
+        model="tiny-llama",
+        shows=("single", "left-mixed", "decode", "odd-long"),
+        silent=("at-window",),
+        plant=both(in_mask(masks.key_padding_seen), in_attention(attention.padded_keys)),
+    ),
+    Fault(
+        id="L59",
+        cls=_L,
+        title="experts above 7 are ignored",
+        origin="optimum-habana PR #1755",
+        model="tiny-qwen3-moe",
+        shows=("single", "left-mixed", "decode"),
+        silent=(),
+        plant=models.later_experts_ignored,
+    ),
+    Fault(
+        id="L60",
+        cls=_L,
+        title="norm_topk_prob is flipped",
+        origin="sglang #35160",
+        model="tiny-qwen3-moe",
+        shows=("single", "left-mixed", "decode"),
+        silent=(),
+        plant=models.topk_norm_flipped,
+    ),
+    Fault(
+        id="M63",
+        cls="M. logits, stopping, text",
+        title="trimmed logits come from the last slot, not from the last token",
+        origin="optimum-habana PR #1402",
+        model="tiny-llama",
+        shows=("right-mixed",),
+        silent=("single", "no-mask", "left-mixed", "at-window", "decode"),
+        plant=in_forward(models.is_model, models.last_slot_taken),
+    ),
+    Fault(
+        id="P69",
+        cls="P. performance",
+        title="repeat_kv is written out in decode",
+        origin="optimum-habana #626, #639",
+        model="tiny-llama",
+        shows=(),
+        silent=("single", "left-mixed", "decode", "static-tail"),
+        plant=in_attention(attention.repeated_kv),
+        check="memory",
+    ),
+    Fault(
+        id="Q75",
+        cls="Q. memory",
+        title="the mask is computed in integers",
+        origin="optimum-habana PR #1302",
+        model="tiny-llama",
+        shows=(),
+        silent=("single", "left-mixed", "decode", "odd-long"),
+        plant=in_mask(masks.integer_mask),
+        check="memory",
+    ),
+)
+
+FAULTS: dict[str, Fault] = {fault.id: fault for fault in _ALL}
