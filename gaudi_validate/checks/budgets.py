@@ -1,0 +1,64 @@
+"""The error budgets of precision, logits and text, each with the calibration that set it. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A floating-point format: ``bits`` of significand, the hidden one included, and the gap between subnormals."""
+
+    bits: int
+    quantum: float
+
+
+# IEEE 754 binary16 and binary32, and bfloat16: binary32's exponent with 8 bits of significand.
+FORMATS: dict[str, Format] = {
+    "bfloat16": Format(bits=8, quantum=2.0**-133),
+    "float16": Format(bits=11, quantum=2.0**-24),
+    "float32": Format(bits=24, quantum=2.0**-149),
+}
+
+@dataclass(frozen=True, slots=True)
+class CallBudget:
+    """Limits of G and W (see ``checks.errors.judge``) of one attention call."""
+
+    g: float
+    w: float
+
+
+# bfloat16 and float16, calibrated on 180 bf16 calls of SmolLM2-135M: a correct key-blocked path has G <= 1.06 and
+# W 1.6-2.6, torch's SDPA 0.48 and 1.15; a 1 % wrong scale has G 1.4-3.7 and W 4.4-17. All 180 faulty calls exceed the
+# limits, no correct one does.
+# float32: nothing is rounded but sums and exp, so that a row's naive error is now and then tiny by luck, and torch's SDPA
+# takes an exp that is good to 20 ulp. Calibrated on the tiny models over the matrix, two seeds, 420 runs: SDPA has
+# G <= 2.6 and W <= 12.9. A 1 % wrong scale has G over 1000, products in TF32 about as much.
+_HALF = CallBudget(g=1.25, w=3.0)
+CALLS: dict[str, CallBudget] = {"bfloat16": _HALF, "float16": _HALF, "float32": CallBudget(g=6.0, w=32.0)}
+
+# Whole layers and whole-model logits: correct paths have G 0.92-1.06. W is not judged there: bf16 rounding is chaotic
+# through 30 layers, and W over logit rows reaches 6 for correct paths.
+LAYER_G = 1.25
+LOGITS_G = 1.25
+
+# Teacher-forced log-probabilities, |Δ| over the reference's top tokens: factors on naive's own, and one ulp on top.
+TOP_TOKENS = 20
+LOGPROB_QUANTILE = 0.95
+LOGPROB_QUANTILE_FACTOR = 1.5
+LOGPROB_MAX_FACTOR = 3.0
+# The rule was set for samples of this size; with less it is reported and not judged, a quantile of few rows is noise.
+LOGPROB_ROWS = 8 * 64
+
+# Text: a differing token is a tie when the reference's margin is at most this times max(ulp, naive's own |Δ|): each of
+# the two logits may be off by that much. So many of a text's tokens may be ties, and one in any case.
+TIE_FACTOR = 2.0
+TIE_SHARE = 0.05
+
+
+def format_of(dtype: str) -> Format:
+    """Return the format of ``dtype`` ("bfloat16", "float16", "float32"); any other is an error, never "exact"."""
+    try:
+        return FORMATS[dtype]
+    except KeyError:
+        raise ValueError(f"no error budget for {dtype}; there is one for {', '.join(FORMATS)}") from None
