@@ -15,7 +15,9 @@ from typing import Any
 
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from gaudi_validate.attention.masks import blockwise_mask
 from gaudi_validate.attention.naive import naive_attention
+from gaudi_validate.attention.sliced import KERNELS, sliced_attention
 from gaudi_validate.core.messages import UserError
 
 AttentionFunction = Callable[..., Any]
@@ -32,11 +34,32 @@ class Implementation:
 
 
 # transformers 4.55 to 5.x look names up in these class-wide mappings, which `register` writes.
-_ATTENTION: Mapping[str, AttentionFunction] = AttentionInterface._global_mapping
-_MASKS: Mapping[str, MaskFunction] = AttentionMaskInterface._global_mapping
+_ATTENTION: Mapping[str, Any] = AttentionInterface._global_mapping
+_MASKS: Mapping[str, Any] = AttentionMaskInterface._global_mapping
+
+
+def _block_size(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise ValueError("give a whole number above 0")
+    return int(text)
+
+
+def _one_of(*names: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in names:
+            raise ValueError(f"give one of {', '.join(names)}")
+        return text
+
+    return read
+
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "naive": Implementation(function=naive_attention, mask_function=_MASKS["eager"]),
+    "hpu_sliced": Implementation(
+        function=sliced_attention,
+        mask_function=blockwise_mask,
+        options={"q_block_size": _block_size, "block_kernel": _one_of("auto", *KERNELS)},
+    ),
 }
 NAMES: tuple[str, ...] = tuple(IMPLEMENTATIONS)
 
