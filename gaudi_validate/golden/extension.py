@@ -237,7 +237,7 @@ class GoldenAssertion(SnapshotAssertion):
         self._once = {**(self._once or {}), **{key: value for key, value in given.items() if value is not None}}
         return self
 
-    def with_defaults(self, **_options: object) -> GoldenAssertion:  # type: ignore[override] # as for __call__
+    def with_defaults(self, **_options: object) -> GoldenAssertion:
         """Refuse: a golden has its own extension."""
         raise UserError("golden has its own extension", do="use syrupy's snapshot fixture for other snapshots")
 
@@ -254,8 +254,6 @@ class GoldenAssertion(SnapshotAssertion):
         """Return True, or raise :class:`GoldenMismatch` with the whole message."""
         __tracebackhide__ = True
         return self._assert(other)
-
-    __hash__ = None  # as for every snapshot
 
     def __ne__(self, other: object) -> bool:
         """Refuse: what would a test know that a text does not match?"""

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 # Fixed counts, so that a number with one digit more does not move those after it to other lines.
 PER_ROW = {"ids": 16, "prompt_ids": 16, "margins": 8}
 _DEFAULT_PER_ROW = 16
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 def render(record: Mapping[str, Any]) -> str:
@@ -31,7 +32,7 @@ def _members(record: Mapping[str, Any], depth: int) -> str:
 def _value(key: str, value: Any, depth: int) -> str:
     if isinstance(value, dict):
         return _members(value, depth)
-    if isinstance(value, list) and value:
+    if isinstance(value, (list, tuple)) and value:
         inner, outer = "  " * (depth + 1), "  " * depth
         rows = [_scalar(one) for one in value] if _is_records(value) else _rows(value, PER_ROW.get(key))
         return "[\n" + ",\n".join(inner + row for row in rows) + f"\n{outer}]"
@@ -49,4 +50,4 @@ def _rows(values: Sequence[Any], per_row: int | None) -> list[str]:
 
 
 def _scalar(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return _ENCODER.encode(value)

@@ -63,11 +63,11 @@ class GoldenStore:
 
     def write_text(self, hardware: str, model: str, case: str, golden: TextGolden) -> Path:
         """Write a golden text atomically and return its path."""
-        return self._write(self.text_path(hardware, model, case), encode(golden))
+        return self.write(self.text_path(hardware, model, case), encode(golden))
 
     def write_baselines(self, baselines: BaselineFile) -> Path:
         """Write a baseline file atomically and return its path."""
-        return self._write(self.baseline_path(baselines.hardware), encode(baselines))
+        return self.write(self.baseline_path(baselines.hardware), encode(baselines))
 
     def delete_text(self, hardware: str, model: str, case: str) -> None:
         """Delete a golden text."""
@@ -121,7 +121,8 @@ class GoldenStore:
                 f"cannot read ({error.strerror or error})", where=str(path), do="make it a readable file"
             ) from None
 
-    def _write(self, path: Path, data: bytes) -> Path:
+    def write(self, path: Path, data: bytes) -> Path:
+        """Write an encoded record to a path of this store, atomically, and return the path."""
         atomic.write(path, data)
         return path
 

@@ -105,12 +105,11 @@ def _text(group: Sequence[TextProposal], run: Run, store: GoldenStore) -> Decisi
     try:
         existing = store.text(first.hardware, first.model, first.case)
         outcome, reason, golden = _text_outcome(group, run, existing)
-        if golden is not None:
-            encode(golden)
+        data = None if golden is None else encode(golden)
     except UserError as error:
         return Decision(outcome=Outcome.REFUSED, target=target, reason=str(error))
-    if golden is not None:
-        store.write_text(first.hardware, first.model, first.case, golden)
+    if data is not None:
+        store.write(store.text_path(first.hardware, first.model, first.case), data)
     return Decision(outcome=outcome, target=target, reason=reason)
 
 

@@ -1,0 +1,1 @@
+"""Tests of goldens, baselines and the evidence file."""
