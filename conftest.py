@@ -1,5 +1,17 @@
-"""The project's own tests use pytest's ``pytester`` to run pytest inside pytest."""
+"""The project's own tests run pytest inside pytest."""
 
 from __future__ import annotations
 
-pytest_plugins = ["pytester"]
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Bring ``pytester``.
+
+    Not as ``pytest_plugins``: pytest refuses that below another root, and this file is found from any folder when the
+    shipped suite runs out of a checkout.
+    """
+    config.pluginmanager.import_plugin("pytester")

@@ -14,11 +14,14 @@ from gaudi_validate.core.messages import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-USAGE_ERROR, INTERRUPTED = 2, 130
+REFUSED, USAGE_ERROR, INTERRUPTED = 1, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit status: 0, 2 for a user's mistake (one line on stderr), 130 for Ctrl-C."""
+    """Run one command and return the exit status.
+
+    0; 1 for a refusal; 2 for a user's mistake, one line on stderr; 130 for Ctrl-C.
+    """
     options = parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = options.command
     try:
@@ -88,8 +91,14 @@ def fetch(options: argparse.Namespace) -> int:
 
 
 def accept(options: argparse.Namespace) -> int:
-    """Take goldens and baselines from a CI run's evidence file."""
-    return 0
+    """Take goldens and baselines from a CI run's evidence file; 1 when one of them is refused."""
+    from gaudi_validate.core.golden_rules import Outcome
+    from gaudi_validate.golden.accept import accept as take
+    from gaudi_validate.golden.messages import decisions_summary
+
+    decisions = take(options.evidence, options.golden_dir, reason=options.golden_reason)
+    say(*decisions_summary(decisions))
+    return REFUSED if any(one.outcome is Outcome.REFUSED for one in decisions) else 0
 
 
 def say(*lines: str) -> None:

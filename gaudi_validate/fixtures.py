@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -16,12 +16,13 @@ from gaudi_validate.core.messages import UserError
 from gaudi_validate.core.verdicts import fails
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from gaudi_validate.core.hardware_table import Hardware
+    from gaudi_validate.golden.extension import GoldenAssertion
     from gaudi_validate.hardware.device import Device
     from gaudi_validate.models.specs import ModelSpec
     from gaudi_validate.ports.base import Port
@@ -86,11 +87,8 @@ def port_under_test(config: pytest.Config) -> Port:
         from gaudi_validate.ports.resolve_port import resolve_port
 
         settings = options.settings_of(config)
-        named = {
-            name: loader
-            for ports in config.hook.pytest_gaudi_validate_ports(config=config)
-            for name, loader in ports.items()
-        }
+        added: list[Mapping[str, str]] = config.hook.pytest_gaudi_validate_ports(config=config)
+        named = {name: loader for ports in added for name, loader in ports.items()}
         port = resolve_port(named.get(settings.port or "", settings.port), settings.attention)
         config.stash[PORT] = planted(port, settings.plant_fault) if settings.plant_fault else port
     return config.stash[PORT]
@@ -110,11 +108,8 @@ def model_spec(config: pytest.Config, name: str) -> ModelSpec:
     """Return the model of that name: one that a hook adds, else one of the catalogue."""
     from gaudi_validate.models.catalogue import resolve
 
-    for specs in config.hook.pytest_gaudi_validate_models(config=config):
-        for spec in specs:
-            if spec.name == name:
-                return spec
-    return resolve(name)
+    added: list[Iterable[ModelSpec]] = config.hook.pytest_gaudi_validate_models(config=config)
+    return next((spec for specs in added for spec in specs if spec.name == name), None) or resolve(name)
 
 
 def check_choices(config: pytest.Config) -> None:
@@ -134,7 +129,7 @@ class Judge:
     """Records evidence on the test, and fails the test when the verdict does."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
-        self._node = request.node
+        self._node, self._config = request.node, request.config
         self._settings = options.settings_of(request.config)
 
     def record(self, evidence: Evidence) -> Evidence:
@@ -146,8 +141,17 @@ class Judge:
             reproduce=evidence.reproduce or options.reproduce_command(node),
             hardware=evidence.hardware or self._settings.hardware,
         )
-        node.user_properties.append((travel.EVIDENCE_KEY, travel.primitives(to_json(known))))
+        self._send(travel.EVIDENCE_KEY, to_json(known))
+        if (device := self._config.stash.get(DEVICE, None)) is not None:
+            self._send(travel.DEVICE_KEY, asdict(device.identify()))
         return known
+
+    def propose(self, proposal: Mapping[str, Any]) -> None:
+        """Put a golden's or a baseline's proposal on the test's report; the controller decides and writes."""
+        self._send(travel.PROPOSAL_KEY, proposal)
+
+    def _send(self, key: str, record: Mapping[str, Any]) -> None:
+        self._node.user_properties.append((key, travel.primitives(record)))
 
     def __call__(self, *evidence: Evidence) -> None:
         """Record all of it, then fail once if any of it fails."""
@@ -293,8 +297,26 @@ def assert_parity(request: pytest.FixtureRequest, judge: Judge) -> AssertParity:
 
 
 @pytest.fixture
-def golden() -> None:
-    """Placeholder."""
+def golden(request: pytest.FixtureRequest, judge: Judge) -> GoldenAssertion:
+    """Hold generated text to its golden; ``--update-golden`` creates and updates goldens.
+
+    Example:
+        def test_text(golden, generated):
+            assert generated == golden(name="he-has-a")
+    """
+    from gaudi_validate.golden.extension import GoldenContext, golden_assertion
+
+    config, settings = request.config, options.settings_of(request.config)
+    context = GoldenContext(
+        settings=settings,
+        model=settings.model,
+        port=port_under_test(config).name,
+        record=judge.record,
+        propose=judge.propose,
+        invocation=options.invocation(config.invocation_params.args),
+        test=request.node.nodeid,
+    )
+    return golden_assertion(request, context)
 
 
 class MemoryGate:

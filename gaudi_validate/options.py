@@ -165,19 +165,24 @@ def selection(config: pytest.Config) -> list[str]:
     """Return what makes the run a partial one, in the user's words."""
     given = config.option
     parts = []
-    if config.args_source is pytest.Config.ArgsSource.ARGS:
+    if SHIPPED in config.stash:
+        parts.append("only the shipped suite runs")
+    elif config.args_source is pytest.Config.ArgsSource.ARGS:
         parts.append("paths are given")
     parts += [f"{flag} {value!r}" for flag, value in (("-k", given.keyword), ("-m", given.markexpr)) if value]
     parts += [f"--deselect {value!r}" for value in given.deselect or ()]
     parts += ["--last-failed"] if getattr(given, "lf", False) else []
+    parts += ["-n: workers do not tell what they left out"] if getattr(given, "dist", "no") != "no" else []
     parts += [] if settings_of(config).run_slow else ["slow tests are left out"]
     return parts
 
 
-def refuse_partial_prune(config: pytest.Config) -> None:
-    """Refuse --prune-golden where goldens would look unused only because their tests do not run."""
-    partial = selection(config)
-    if settings_of(config).prune_golden and partial and not is_worker(config):
+def check_golden_options(config: pytest.Config) -> None:
+    """Refuse to record what a planted fault wrote, and to prune what looks unused since its test does not run."""
+    settings, partial = settings_of(config), selection(config)
+    if settings.update_golden and settings.plant_fault:
+        raise pytest.UsageError("--update-golden with --plant-fault would record the fault; leave one of them out")
+    if settings.prune_golden and partial and not is_worker(config):
         raise pytest.UsageError(
             f"--prune-golden needs a full run and this one is partial: {', '.join(partial)}; "
             "run RUN_SLOW=1 pytest --prune-golden"

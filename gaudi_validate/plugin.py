@@ -39,9 +39,9 @@ def pytest_configure(config: pytest.Config) -> None:
     options.add_markers(config)
     if not config.option.help:
         options.store_settings(config)
-        options.refuse_partial_prune(config)
         options.make_importable(config)
         options.use_shipped_suite(config)
+        options.check_golden_options(config)
         xdist.register(config)
 
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from gaudi_validate import options
 from gaudi_validate.core import travel
+from gaudi_validate.core.messages import UserError
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Sequence
 
     from gaudi_validate.core.evidence import Evidence
+    from gaudi_validate.core.golden_rules import Decision
+    from gaudi_validate.core.provenance import Provenance
 
 NAME = "gaudi_validate-recorder"
 
@@ -23,13 +28,26 @@ class Recorder:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+        self._settings = options.settings_of(config)
         self._sent: dict[str, list[tuple[str, object]]] = {}
+        self._outcomes: dict[str, str] = {}
+        self._deselected = self._broken = 0
         self._notes: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep what the report carries: the properties of a test pile up over its phases, so the last has them all."""
         if report.user_properties:
             self._sent[report.nodeid] = list(report.user_properties)
+        if report.outcome != "passed" or report.nodeid not in self._outcomes:
+            self._outcomes[report.nodeid] = report.outcome
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Count what a full run would have run."""
+        self._deselected += len(items)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Count what could not be collected."""
+        self._broken += report.failed
 
     def records(self, key: str) -> list[dict[str, Any]]:
         """Return what arrived under ``key``, in the order of arrival."""
@@ -38,6 +56,92 @@ class Recorder:
     def evidence(self) -> list[Evidence]:
         """Return the evidence that arrived."""
         return [travel.evidence_from(record) for record in self.records(travel.EVIDENCE_KEY)]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the evidence file and the goldens, as far as they were asked for; what cannot be done fails the run."""
+        try:
+            self._write_evidence()
+            refused = self._apply_proposals(session)
+        except UserError as error:
+            self._notes.append(str(error))
+            refused = True
+        if refused and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _write_evidence(self) -> None:
+        if self._settings.evidence is None:
+            return
+        from gaudi_validate.report import evidence_file
+
+        content = evidence_file.EvidenceFile(
+            provenance=self._provenance(),
+            settings=evidence_file.settings_that_matter(self._settings),
+            evidence=tuple(self.evidence()),
+            proposals=tuple(self.records(travel.PROPOSAL_KEY)),
+        )
+        evidence_file.write(self._config.invocation_params.dir / self._settings.evidence, content)
+        self._notes.append(f"evidence: {self._settings.evidence}")
+
+    def _provenance(self) -> Provenance:
+        from gaudi_validate.core.provenance import collect
+
+        device = next(iter(self.records(travel.DEVICE_KEY)), {})
+        return collect(
+            self._settings.hardware, self._config.rootpath, device=device.get("name"), driver=device.get("driver")
+        )
+
+    def _apply_proposals(self, session: pytest.Session) -> bool:
+        """Update and prune goldens; return whether anything that was asked for was refused."""
+        settings, proposals = self._settings, self.records(travel.PROPOSAL_KEY)
+        if not (settings.update_golden or settings.prune_golden):
+            return False
+        from gaudi_validate.core.golden_rules import Outcome
+        from gaudi_validate.golden import messages
+
+        if settings.ci:
+            evidence = None if settings.evidence is None else str(settings.evidence)
+            self._notes.append(messages.not_written_in_ci(len(proposals), evidence))
+            return evidence is None
+        decisions = self._decide(session, proposals)
+        self._notes += messages.decisions_summary(decisions)
+        return any(one.outcome is Outcome.REFUSED for one in decisions)
+
+    def _decide(self, session: pytest.Session, proposals: list[dict[str, Any]]) -> list[Decision]:
+        from gaudi_validate.golden.store import GoldenStore
+        from gaudi_validate.golden.update import Run, apply
+
+        settings, not_full = self._settings, self._why_not_full(session)
+        if not settings.update_golden:
+            # Pruning alone records nothing: what passed counts as used, and all else that has a golden must be judged.
+            undecided = [one for one in proposals if one.get("status") not in (None, "PASS", "NO_BASELINE")]
+            not_full = not_full or (f"{len(undecided)} goldens were not judged" if undecided else None)
+            proposals = [one for one in proposals if one.get("status") == "PASS"]
+        run = Run(
+            evidence=self.records(travel.EVIDENCE_KEY), provenance=self._provenance(), reason=settings.golden_reason
+        )
+        store = GoldenStore(settings.golden_dir)
+        return apply(proposals, run, store, prune=settings.prune_golden, not_full=not_full)
+
+    def _why_not_full(self, session: pytest.Session) -> str | None:
+        from gaudi_validate.core.golden_rules import why_not_full
+
+        outcomes = list(self._outcomes.values())
+        return why_not_full(
+            narrowed_by=options.selection(self._config),
+            deselected=self._deselected,
+            not_run=outcomes.count("skipped") + session.testscollected - len(outcomes),
+            failed=outcomes.count("failed") + self._broken,
+        )
+
+    def _record_command(self) -> str | None:
+        from gaudi_validate.golden.messages import update_command
+
+        settings, run = self._settings, options.invocation(self._config.invocation_params.args)
+        if settings.update_golden and not settings.ci:
+            return None
+        evidence = None if settings.evidence is None else str(settings.evidence)
+        return update_command(run, changes=False, ci=settings.ci, evidence=evidence)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the summary of all evidence."""
@@ -50,8 +154,8 @@ class Recorder:
         terminalreporter.section("gaudi-validate")
         for line in summary(
             evidence,
-            strict=options.settings_of(self._config).strict_verdicts,
-            invocation=options.invocation(self._config.invocation_params.args),
+            strict=self._settings.strict_verdicts,
+            record=self._record_command(),
             # Without a terminal pytest assumes 80 columns; files and CI logs have no width.
             width=writer.fullwidth if terminalreporter.isatty else 140,
             colour=writer.hasmarkup,

@@ -14,6 +14,7 @@ from gaudi_validate.core.verdicts import Status
 
 EVIDENCE_KEY = "gaudi_validate.evidence"
 PROPOSAL_KEY = "gaudi_validate.proposal"
+DEVICE_KEY = "gaudi_validate.device"
 
 
 def primitives(value: Any) -> Any:

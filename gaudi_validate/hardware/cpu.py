@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import platform
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gaudi_validate.core.messages import UserError
+from gaudi_validate.core.provenance import cpu_summary
 from gaudi_validate.hardware.device import DeviceFacts, MemoryStats
 
 if TYPE_CHECKING:
@@ -28,9 +28,8 @@ class CpuDevice:
     def identify(self) -> DeviceFacts:
         """Return the processor and the machine's memory in bytes."""
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        name = platform.processor() or platform.machine()
         return DeviceFacts(
-            hardware=self._hardware.key, device="cpu", name=name, count=os.cpu_count() or 1, memory_bytes=total
+            hardware=self._hardware.key, device="cpu", name=cpu_summary(), count=os.cpu_count() or 1, memory_bytes=total
         )
 
     def torch_device(self) -> torch.device:

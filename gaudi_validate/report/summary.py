@@ -98,15 +98,15 @@ def number(value: float | None) -> str:
     return f"{value:.3g}"
 
 
-def next_command(evidence: Sequence[Evidence], *, strict: bool, invocation: str) -> tuple[str, str] | None:
+def next_command(evidence: Sequence[Evidence], *, strict: bool, record: str | None) -> tuple[str, str] | None:
     """Return (why, the shell command to run next), the gravest need first; ``None`` when nothing is left to do.
 
-    ``invocation`` is the command of this run.
+    ``record`` is the command that records goldens and baselines, ``None`` where this run has done so.
     """
     for status in reversed(Status):
         for one in evidence:
             if one.status is status and fails(status, strict=strict) and one.reproduce:
                 return f"the first {status} alone", one.reproduce
-    if any(one.status is Status.NO_BASELINE for one in evidence):
-        return "record what has no golden or baseline yet", f"{invocation} --update-golden"
+    if record is not None and any(one.status is Status.NO_BASELINE for one in evidence):
+        return "record what has no golden or baseline yet", record
     return None

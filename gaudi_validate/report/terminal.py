@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from gaudi_validate.core.evidence import Evidence
     from gaudi_validate.core.settings import Settings
 
-MAX_ROWS = 30  # with the frame, the notes and the command the summary stays within 40 lines
+MAX_LINES, MAX_NOTES = 40, 12
+_FRAME = 5  # the counts, the table's head, how many rows are left out, and the next command with its reason
 _STYLE = {Status.PASS: "green", Status.IMPROVED: "green", Status.FAIL: "bold red", Status.NOT_MEASURED: "bold red"}
 
 
@@ -49,18 +50,21 @@ def summary(
     evidence: Sequence[Evidence],
     *,
     strict: bool,
-    invocation: str,
+    record: str | None,
     width: int,
     colour: bool,
     notes: Sequence[str] = (),
 ) -> list[str]:
-    """Return the summary's lines, 40 at most for up to five notes."""
+    """Return the summary's lines, :data:`MAX_LINES` at most; ``record`` as for :func:`next_command`."""
     grouped = rows(evidence)
-    lines = [count_line(evidence), *(_table(grouped[:MAX_ROWS], width, colour=colour) if grouped else ())]
-    if len(grouped) > MAX_ROWS:
-        lines.append(f"... and {len(grouped) - MAX_ROWS} rows more, none graver; --evidence PATH writes them all")
+    if len(notes) > MAX_NOTES:
+        notes = [*notes[: MAX_NOTES - 1], f"... and {len(notes) - MAX_NOTES + 1} notes more"]
+    shown = MAX_LINES - _FRAME - len(notes)
+    lines = [count_line(evidence), *(_table(grouped[:shown], width, colour=colour) if grouped else ())]
+    if len(grouped) > shown:
+        lines.append(f"... and {len(grouped) - shown} rows more, none graver; --evidence PATH writes them all")
     lines += notes
-    todo = next_command(evidence, strict=strict, invocation=invocation)
+    todo = next_command(evidence, strict=strict, record=record)
     if todo is not None:
         lines += [f"next ({todo[0]}):", f"  {todo[1]}"]
     return lines

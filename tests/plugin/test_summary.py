@@ -39,7 +39,7 @@ def worst(value: float | None, limit: float | None = 1e-9, better: str = "lower"
 
 
 def lines(*evidence: Evidence, width: int = 100, strict: bool = False) -> list[str]:
-    return summary(evidence, strict=strict, invocation="pytest -m slow", width=width, colour=False)
+    return summary(evidence, strict=strict, record="pytest -m slow --update-golden", width=width, colour=False)
 
 
 def test_every_status_is_counted_always() -> None:
@@ -73,15 +73,16 @@ def test_the_gravest_comes_first_and_is_run_next() -> None:
 
 def test_what_has_no_baseline_is_recorded_next() -> None:
     evidence = [one(Status.PASS), one(Status.NO_BASELINE, check="speed")]
-    assert next_command(evidence, strict=False, invocation="pytest -m slow") == (
+    assert next_command(evidence, strict=False, record="pytest -m slow --update-golden") == (
         "record what has no golden or baseline yet",
         "pytest -m slow --update-golden",
     )
-    assert next_command(evidence, strict=True, invocation="pytest") == (
+    assert next_command(evidence, strict=False, record=None) is None
+    assert next_command(evidence, strict=True, record=None) == (
         "the first NO_BASELINE alone",
         "pytest 't.py::speed'",
     )
-    assert next_command([one()], strict=True, invocation="pytest") is None
+    assert next_command([one()], strict=True, record=None) is None
 
 
 def test_a_broken_count_is_shown_before_a_good_headline() -> None:
@@ -119,10 +120,11 @@ def test_numbers(value: float | None, text: str) -> None:
 def test_a_long_summary_stays_within_forty_lines_and_says_what_it_left_out() -> None:
     evidence = [one(Status.PASS, worst(1e-14), model=f"model-{index}") for index in range(70)]
     evidence += [one(Status.FAIL, worst(3.0), model="the bad one")]
-    found = summary(evidence, strict=False, invocation="pytest", width=100, colour=False, notes=["a"] * 5)
-    assert len(found) <= 40
+    found = summary(evidence, strict=False, record=None, width=100, colour=False, notes=["a"] * 50)
+    assert len(found) == 40
     assert found[2].startswith("FAIL     logic parity  the bad one")
-    assert "... and 41 rows more, none graver; --evidence PATH writes them all" in found
+    assert "... and 48 rows more, none graver; --evidence PATH writes them all" in found
+    assert "... and 39 notes more" in found
 
 
 def test_a_narrow_terminal_cuts_only_the_last_column() -> None:
