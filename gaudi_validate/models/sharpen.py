@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 SHARPNESS = 3.0
 """The standard deviation that attention logits are given: at 0.3 most faults cost less than 0.1 of a logit's."""
 
-_QK = ("q_proj.weight", "k_proj.weight", "qkv_proj.weight", "query_key_value.weight")
+_QK = ("q_proj.weight", "k_proj.weight", "qkv_proj.weight", "query_key_value.weight", "c_attn.weight")
 _QK_NORM = ("q_norm.weight", "k_norm.weight")
-_EMBEDDINGS = ("embed_tokens.weight", "embed_in.weight")
+_EMBEDDINGS = ("embed_tokens.weight", "embed_in.weight", "wte.weight", "wpe.weight")
+_INPUTS_FIRST = ("c_proj.weight", "c_fc.weight", "experts.gate_up_proj", "experts.down_proj")
+"""Matrices that are stored as [..., in, out]."""
 
 
 def weights(shapes: Iterable[tuple[str, tuple[int, ...]]], config: Any, seed: int) -> dict[str, torch.Tensor]:
@@ -49,8 +51,10 @@ def _bell(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
 
 def _moments(name: str, shape: tuple[int, ...], config: Any) -> tuple[float, float]:
     """Return mean and standard deviation of the entries of one parameter."""
-    if name.endswith(".bias"):
+    if name.endswith("bias"):
         return 0.0, 0.2
+    if name.endswith(".sinks"):
+        return 2.0, 1.0
     if name.endswith(_QK_NORM):
         # q and k have unit RMS times these weights, so the logits' sd is their mean square at a scale of d^-0.5.
         return math.sqrt(SHARPNESS), 0.2
@@ -65,7 +69,7 @@ def _moments(name: str, shape: tuple[int, ...], config: Any) -> tuple[float, flo
         # layers outweigh the embedding, or greedy text would repeat its last token for ever.
         return 0.0, 0.01 if gemma else 1.0
     # Twice the variance-preserving value: layers add as much as they find, and output logits have an sd of about 2.
-    return 0.0, 2.0 / math.sqrt(shape[-1])
+    return 0.0, 2.0 / math.sqrt(shape[-2] if name.endswith(_INPUTS_FIRST) else shape[-1])
 
 
 def _qk_deviation(config: Any) -> float:

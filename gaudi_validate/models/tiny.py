@@ -41,6 +41,7 @@ _COMMON = {
     "eos_token_id": None,
     "tie_word_embeddings": False,
 }
+_NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
 
 def _tiny(model_type: str, features: tuple[str, ...] = (), *, gqa: bool = True, **config: Any) -> TinyModel:
@@ -115,6 +116,30 @@ MODELS: dict[str, TinyModel] = {
     ),
     "tiny-llama-mha": _tiny("llama", gqa=False, num_key_value_heads=8),
     "tiny-llama-mqa": _tiny("llama", ("mqa",), gqa=False, num_key_value_heads=1),
+    "tiny-gpt2": _without(
+        _tiny("gpt2", ("learned positions",), gqa=False, n_inner=256, n_positions=512, **_NO_DROPOUT),
+        "num_key_value_heads",
+        "intermediate_size",
+        "max_position_embeddings",
+    ),
+    "tiny-gpt-oss": _tiny(
+        "gpt_oss",
+        ("window", "alternate windows", "sinks", "moe", "rope scaling"),
+        head_dim=16,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        intermediate_size=64,
+        sliding_window=WINDOW,
+        max_position_embeddings=4 * ORIGINAL_MAXIMUM,
+        rope_scaling={
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": ORIGINAL_MAXIMUM,
+        },
+    ),
     # For inputs past 8192 tokens: 2 heads keep the naive score matrix near 1 GiB in fp64.
     "tiny-llama-one-layer": _tiny(
         "llama",

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gaudi_validate.core.messages import UserError
-from gaudi_validate.models.catalogue import TINY, WHEELS, resolve
+from gaudi_validate.models.catalogue import EXTRA, TINY, WHEELS, resolve
 from gaudi_validate.models.fetch import KNOWN
 from gaudi_validate.models.specs import ModelSpec
+from gaudi_validate.models.tiny import MODELS
 from gaudi_validate.scenarios.matrix import MATRIX
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def test_names_need_no_torch() -> None:
 
 
 def test_tiny_names_resolve_with_their_features() -> None:
-    assert {name: sorted(resolve(name).features) for name in TINY} == {
+    assert {name: sorted(resolve(name).features) for name in (*TINY, *EXTRA)} == {
         "tiny-llama": ["gqa"],
         "tiny-mistral": ["gqa", "window"],
         "tiny-mixtral": ["gqa", "moe"],
@@ -40,8 +41,11 @@ def test_tiny_names_resolve_with_their_features() -> None:
         "tiny-llama-mha": [],
         "tiny-llama-mqa": ["mqa"],
         "tiny-llama-one-layer": ["mqa"],
+        "tiny-gpt2": ["learned positions"],
+        "tiny-gpt-oss": ["alternate windows", "gqa", "moe", "rope scaling", "sinks", "window"],
     }
-    assert all(resolve(name).source == "tiny" for name in TINY)
+    assert all(resolve(name).source == "tiny" for name in MODELS)
+    assert not set(EXTRA) & set(TINY)
 
 
 def test_what_scenarios_need_is_a_feature_of_some_model() -> None:
@@ -73,7 +77,7 @@ def test_a_folder_that_looks_like_a_hub_id_is_a_folder(tmp_path: Path, monkeypat
 def test_an_unknown_name_lists_the_known(name: str) -> None:
     with pytest.raises(UserError) as caught:
         resolve(name)
-    known = ", ".join((*TINY, "smollm2-135m"))
+    known = ", ".join((*MODELS, "smollm2-135m"))
     assert str(caught.value) == f"unknown model: {name!r}; use a folder, a hub id (org/name), or one of {known}"
 
 

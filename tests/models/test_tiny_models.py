@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from gaudi_validate.models import build, sharpen
-from gaudi_validate.models.catalogue import TINY, resolve
+from gaudi_validate.models.catalogue import EXTRA, TINY, resolve
 from gaudi_validate.models.digest import sha256_of_tensors
 from gaudi_validate.models.tiny import EOS, MODELS, ORIGINAL_MAXIMUM, PAD, VOCABULARY, WINDOW
 from gaudi_validate.ports.transformers_port import TransformersPort
@@ -49,7 +49,8 @@ class Logits:
     def __call__(self, module: Any, query: Any, key: Any, value: Any, mask: Any, **kwargs: Any) -> Any:
         groups = query.shape[1] // key.shape[1]
         key, value = (tensor.repeat_interleave(groups, dim=1) for tensor in (key, value))
-        scores = query @ key.mT * kwargs["scaling"]
+        # transformers 4.55's GPT-2 passes no scaling and leaves the usual one to the function.
+        scores = query @ key.mT * (kwargs.get("scaling") or query.shape[-1] ** -0.5)
         self.per_layer.append(scores[..., torch.ones(scores.shape[-2:], dtype=torch.bool).tril()])
         weights = torch.softmax(scores + (0 if mask is None else mask), dim=-1)
         return (weights @ value).transpose(1, 2).contiguous(), weights
@@ -68,7 +69,7 @@ def logits() -> Iterator[Logits]:
     AttentionMaskInterface._global_mapping.pop("recorder")
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", [*TINY, *EXTRA])
 def test_attention_is_sharp(name: str, models_pool: ModelPool, logits: Logits) -> None:
     model = fp32(models_pool, name)
     with torch.no_grad(), TransformersPort("recorder").active(model):
@@ -91,14 +92,14 @@ def test_the_sharpness_test_sees_a_default_initialisation(models_pool: ModelPool
     assert max(float(layer.std()) for layer in logits.per_layer) < 0.5
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", [*TINY, *EXTRA])
 def test_no_parameter_is_trivial(name: str, models_pool: ModelPool) -> None:
     for parameter, value in fp32(models_pool, name).state_dict().items():
         assert float(value.std()) > 0.01, parameter
         assert bool((value != 0).any(dim=-1).all()), parameter
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", [*TINY, *EXTRA])
 def test_parameters_are_fp64_when_asked_and_hold_the_fp32_values(name: str, models_pool: ModelPool) -> None:
     double = models_pool.get(resolve(name), EAGER, torch.float64, CPU)
     single = dict(fp32(models_pool, name).named_parameters())
@@ -125,7 +126,7 @@ def test_rope_buffers_stay_the_same_fp32_values(name: str, dtype: torch.dtype, m
         assert torch.equal(value, expected[key]), key
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", [*TINY, *EXTRA])
 def test_generation_is_greedy_silent_and_runs_its_length(name: str, models_pool: ModelPool) -> None:
     model, tokenizer = fp32(models_pool, name), models_pool.tokenizer(resolve(name))
     inputs = tokenizer(["He got all", "Hé"], return_tensors="pt", padding=True)
