@@ -80,11 +80,10 @@ class IndexMask:
 
     def block(self, first: int, last: int, begin: int, end: int) -> Block:
         """Return the mask of rows [first, last) and columns [begin, end)."""
-        known = self.pattern.exact and self.padding is None and isinstance(self.start, int)
-        if known and self._all_seen(first, last, begin, end):
+        if self._known() and self._all_seen(first, last, begin, end):
             return Block()
         allowed = self._evaluate(first, last, begin, end)
-        if not known:
+        if not self._known():
             return Block(allowed=allowed, empty_rows=True, dead_columns=True)
         tight = (begin, end) == self.key_range(first, last)
         return Block(
@@ -93,6 +92,14 @@ class IndexMask:
             empty_rows=not (tight and self._each_row_sees_itself(first, last)),
             dead_columns=not tight,
         )
+
+    def hides_nothing(self) -> bool:
+        """Return whether every row is known to see every column."""
+        return self._known() and self._all_seen(0, self.rows, 0, self.columns)
+
+    def is_triangle(self) -> bool:
+        """Return whether the mask is known to be the causal one of as many rows as columns."""
+        return self._known() and self._is_diagonal(0, self.rows, 0, self.columns)
 
     def window_of(self, first: int, last: int, begin: int, end: int) -> IndexMask:
         """Return the mask of rows [first, last) and columns [begin, end), unevaluated."""
@@ -110,6 +117,9 @@ class IndexMask:
         """Return the whole mask: bool [B, 1, T, S], contiguous."""
         allowed = self._evaluate(0, self.rows, 0, self.columns)
         return allowed.expand(self.batch, 1, self.rows, self.columns).contiguous()
+
+    def _known(self) -> bool:
+        return self.pattern.exact and self.padding is None and isinstance(self.start, int)
 
     def _relative(self, first: int, last: int, begin: int, end: int) -> tuple[int, int, int, int]:
         assert isinstance(self.start, int)

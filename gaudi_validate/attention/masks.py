@@ -39,7 +39,7 @@ class BlockwiseMask(torch.Tensor):
         made.index_mask = index_mask
         return made
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]

@@ -15,6 +15,7 @@ from typing import Any
 
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from gaudi_validate.attention.fused import SOFTMAX_MODES, fused_attention
 from gaudi_validate.attention.masks import blockwise_mask
 from gaudi_validate.attention.naive import naive_attention
 from gaudi_validate.attention.sliced import KERNELS, sliced_attention
@@ -44,6 +45,10 @@ def _block_size(text: str) -> int:
     return int(text)
 
 
+def _true_or_false(text: str) -> bool:
+    return _one_of("true", "false")(text.lower()) == "true"
+
+
 def _one_of(*names: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in names:
@@ -59,6 +64,11 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
         function=sliced_attention,
         mask_function=blockwise_mask,
         options={"q_block_size": _block_size, "block_kernel": _one_of("auto", *KERNELS)},
+    ),
+    "hpu_fused": Implementation(
+        function=fused_attention,
+        mask_function=blockwise_mask,
+        options={"recompute": _true_or_false, "softmax_mode": _one_of(*SOFTMAX_MODES)},
     ),
 }
 NAMES: tuple[str, ...] = tuple(IMPLEMENTATIONS)
