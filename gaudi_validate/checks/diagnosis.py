@@ -13,14 +13,15 @@ import torch
 
 from gaudi_validate.checks import trace as tracing
 from gaudi_validate.checks.capture import attention_function
-from gaudi_validate.checks.tolerances import KEY_RANGE_SHARE
+from gaudi_validate.checks.difference import absolute_difference, off, rms
 from gaudi_validate.checks.trace import ATTENTION, Place, Side, Trace
+from gaudi_validate.checks.weights import key_range, probabilities, remarks, span
 from gaudi_validate.core.evidence import Location
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gaudi_validate.checks.capture import AttentionFunction, Call
+    from gaudi_validate.checks.capture import Call
     from gaudi_validate.scenarios.inputs import Pass, ScenarioInputs
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)(?=\.|$)")
@@ -71,29 +72,6 @@ def phase(passes: Sequence[Pass], index: int) -> str:
     return f"decode step {sum(one.columns == 1 for one in passes[1 : index + 1])}"
 
 
-def absolute_difference(expected: torch.Tensor, obtained: torch.Tensor) -> torch.Tensor:
-    """Return |expected - obtained|: 0 where both are NaN or the same infinity, infinite where only one is."""
-    difference = (expected - obtained).abs()
-    same = (expected == obtained) | (expected.isnan() & obtained.isnan())
-    return torch.where(same, 0.0, difference).nan_to_num(nan=torch.inf)
-
-
-def probabilities(function: AttentionFunction, call: Call) -> torch.Tensor:
-    """Return the weight [B, H, T, S] that each query row really gives to each key, from the function alone.
-
-    Attention is linear in V: with V's columns one-hot on D keys at a time, D columns of the output are weights.
-    """
-    keys, width = call.value.shape[-2:]
-    parts = []
-    for start in range(0, keys, width):
-        value = torch.zeros_like(call.value)
-        count = min(width, keys - start)
-        value[..., range(start, start + count), range(count)] = 1
-        output_BTHD = call.run(function, value=value)[0]
-        parts.append(output_BTHD[..., :count])
-    return torch.cat(parts, dim=-1).transpose(1, 2)
-
-
 def _first_divergence(case: _Case, expected: Trace, obtained: Trace) -> tuple[str, Place] | None:
     for kind, place in obtained.order:
         if kind == ATTENTION and place in expected.calls:
@@ -121,16 +99,7 @@ def _diverged(case: _Case, index: int, expected: torch.Tensor | None, obtained: 
         expected, obtained = expected[real], obtained[real]
     elif expected.shape[0] == real.numel():
         expected, obtained = expected[real.flatten()], obtained[real.flatten()]
-    return _off(expected, obtained, case.divergence)
-
-
-def _off(expected: torch.Tensor, obtained: torch.Tensor, divergence: float) -> bool:
-    return bool((absolute_difference(expected, obtained) > divergence * _rms(expected)).any())
-
-
-def _rms(tensor: torch.Tensor) -> float:
-    finite = tensor[tensor.isfinite()].double()
-    return float(finite.square().mean().sqrt()) if finite.numel() else 0.0
+    return off(expected, obtained, case.divergence)
 
 
 def _in_attention(case: _Case, place: Place, expected: Call, obtained: Call) -> Location:
@@ -186,11 +155,11 @@ def _differing_inputs(case: _Case, one: Pass, expected: Call, obtained: Call) ->
         if left.shape != right.shape:
             found.append(f"{name} (of shape {tuple(right.shape)}, not {tuple(left.shape)})")
             continue
-        scale = _rms(left.transpose(1, 2)[rows.to(left.device)])
+        scale = rms(left.transpose(1, 2)[rows.to(left.device)])
         worst_BS = absolute_difference(left, right.to(left)).amax(dim=(1, 3)).cpu().masked_fill(~rows, 0)
         columns = (worst_BS.amax(dim=0) > case.divergence * scale).nonzero().flatten()
         if len(columns):
-            found.append(f"{name} ({_span('column', first + int(columns[0]), first + int(columns[-1]))})")
+            found.append(f"{name} ({span('column', first + int(columns[0]), first + int(columns[-1]))})")
     return found
 
 
@@ -220,41 +189,14 @@ def _with_keys(case: _Case, location: Location, one: Pass, calls: tuple[Call, Ca
         port = _weights(case.tested, obtained)[row, head, column].to(reference)
     except Exception as error:  # a kernel may reject one-hot values: the rest of the location still holds
         return replace(location, note=f"{location.note}; no key range: {type(error).__name__}: {error}")
-    difference = absolute_difference(reference, port)
-    offset = _key_offset(one, difference.numel())
-    remarks = _remarks(reference, port, offset, case.divergence)
-    location = replace(location, note="; ".join([location.note or "", *remarks]))
-    if float(difference.max()) <= case.divergence:
+    offset = _key_offset(one, reference.numel())
+    location = replace(
+        location, note="; ".join([location.note or "", *remarks(reference, port, offset, case.divergence)])
+    )
+    if float(absolute_difference(reference, port).max()) <= case.divergence:
         return location
-    start, end = _range(difference > KEY_RANGE_SHARE * difference.max(), offset)
+    start, end = key_range(reference, port, offset)
     return replace(location, key_start=start, key_end=end)
-
-
-def _range(chosen: torch.Tensor, offset: int) -> tuple[int, int]:
-    """Return the smallest half-open range of columns that holds every key that is ``chosen``."""
-    keys = chosen.nonzero().flatten()
-    return offset + int(keys[0]), offset + int(keys[-1]) + 1
-
-
-def _span(noun: str, first: int, last: int) -> str:
-    return f"{noun} {first}" if first == last else f"{noun}s {first} to {last}"
-
-
-def _remarks(reference: torch.Tensor, port: torch.Tensor, offset: int, divergence: float) -> list[str]:
-    """Return what the weights [S] of one row say of the mask: keys wrongly seen or hidden, weight that is lost."""
-    remarks = []
-    if float(absolute_difference(reference, port).max()) <= divergence:
-        remarks.append("every key weighs the same: the values differ")
-    for what, hidden, seen in (("sees", reference, port), ("does not see", port, reference)):
-        wrong = (hidden == 0) & (seen > divergence)
-        if wrong.any():
-            start, end = _range(wrong, offset)
-            other = "the reference masks" if what == "sees" else "the reference sees"
-            remarks.append(f"the row {what} {_span('key', start, end - 1)}, which {other}")
-    total = float(port.sum())
-    if abs(total - float(reference.sum())) > divergence:
-        remarks.append(f"the row's weights sum to {total:.3g}")
-    return remarks
 
 
 def _weights(side: Side, call: Call) -> torch.Tensor:

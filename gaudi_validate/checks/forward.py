@@ -84,11 +84,13 @@ def _experts_that_take(model: PreTrainedModel) -> Iterator[None]:
 
 def cache_argument(model: PreTrainedModel) -> str:
     """Return the name that ``model.forward`` gives the KV cache: "past_key_values", or "cache" in transformers 5."""
-    parameters = inspect.signature(model.forward).parameters
-    named = [name for name in _CACHE_NAMES if name in parameters]
-    if named:
-        return named[0]
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+    # A port may have put a plain wrapper over its instance's forward: the class then tells.
+    signatures = [inspect.signature(forward).parameters for forward in (model.forward, type(model).forward)]
+    for parameters in signatures:
+        for name in _CACHE_NAMES:
+            if name in parameters:
+                return name
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signatures[0].values()):
         return _CACHE_NAMES[-1]
     raise UserError("forward takes no KV cache", where=type(model).__name__, do=f"accept {_CACHE_NAMES[-1]}")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gaudi_validate.checks.capture import Call
-from gaudi_validate.checks.diagnosis import probabilities
+from gaudi_validate.checks.weights import probabilities
 from gaudi_validate.faults.soil import attribute
 
 if TYPE_CHECKING:

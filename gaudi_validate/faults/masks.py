@@ -92,17 +92,16 @@ def key_padding_seen(original: MaskFunction) -> MaskFunction:
 
 
 def integer_mask(original: MaskFunction) -> MaskFunction:
-    """Q75: the mask is computed in 64-bit integers, which live as long as the bool one made of them."""
+    """Q75: the mask is computed in 32-bit integers, which live as long as the bool one made of them."""
 
     def mask(**kwargs: Any) -> torch.Tensor | None:
-        made = original(**kwargs)
-        rows, _ = queries(kwargs)
-        shape = (int(kwargs["batch_size"]), 1, rows, int(kwargs["kv_length"]))
-        integers = torch.ones(shape, dtype=torch.int64, device=kwargs.get("device", "cpu"))
+        made: Any = original(**kwargs)
         if made is None:
-            return made
-        made._integers = integers  # type: ignore[attr-defined]
-        return made
+            return None
+        shape = (int(kwargs["batch_size"]), 1, queries(kwargs)[0], int(kwargs["kv_length"]))
+        device = kwargs["cache_position"].device if "cache_position" in kwargs else kwargs.get("device", "cpu")
+        made.integers = torch.ones(shape, dtype=torch.int32, device=device)
+        return made  # type: ignore[no-any-return]
 
     return mask
 
