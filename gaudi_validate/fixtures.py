@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from gaudi_validate import options
-from gaudi_validate.core import travel
-from gaudi_validate.core.evidence import Evidence, to_json
-from gaudi_validate.core.explain import explain, headline
 from gaudi_validate.core.messages import UserError
-from gaudi_validate.core.verdicts import fails
+from gaudi_validate.judge import Judge
+from gaudi_validate.session import chosen_port, model_pool, model_spec, open_device, port_under_test, torch_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from gaudi_validate.checks.speed import GqaCase
+    from gaudi_validate.checks.text import GeneratedText
+    from gaudi_validate.core.evidence import Evidence
     from gaudi_validate.core.hardware_table import Hardware
     from gaudi_validate.golden.extension import GoldenAssertion
+    from gaudi_validate.golden.generated import Comparer, Generated
+    from gaudi_validate.golden.records import TextGolden
     from gaudi_validate.hardware.device import Device
+    from gaudi_validate.measure.attention_call import AttentionShape
     from gaudi_validate.models.specs import ModelSpec
     from gaudi_validate.ports.base import Port
-    from gaudi_validate.ports.pool import ModelPool
     from gaudi_validate.scenarios.data import Scenario
 
-PORT: pytest.StashKey[Port] = pytest.StashKey()
-POOL: pytest.StashKey[ModelPool] = pytest.StashKey()
-DEVICE: pytest.StashKey[Device] = pytest.StashKey()
+Rule = Literal["logic", "precision", "logits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,113 +63,6 @@ class LoadedModel:
     dtype: torch.dtype
 
 
-def open_device(config: pytest.Config) -> Device:
-    """Return the device of this process, opened once."""
-    if DEVICE not in config.stash:
-        from gaudi_validate.hardware.device import open_device as opened
-
-        config.stash[DEVICE] = opened(options.settings_of(config).facts, os.environ)
-    return config.stash[DEVICE]
-
-
-def model_pool(config: pytest.Config) -> ModelPool:
-    """Return the session's pool: weights load once."""
-    if POOL not in config.stash:
-        from gaudi_validate.ports.pool import ModelPool
-
-        config.stash[POOL] = ModelPool(options.settings_of(config).cache_dir)
-    return config.stash[POOL]
-
-
-def port_under_test(config: pytest.Config) -> Port:
-    """Return the port that --port, --attention and --plant-fault choose. Raises UserError for unknown ones."""
-    if PORT not in config.stash:
-        from gaudi_validate.ports.resolve_port import resolve_port
-
-        settings = options.settings_of(config)
-        added: list[Mapping[str, str]] = config.hook.pytest_gaudi_validate_ports(config=config)
-        named = {name: loader for ports in added for name, loader in ports.items()}
-        port = resolve_port(named.get(settings.port or "", settings.port), settings.attention)
-        config.stash[PORT] = planted(port, settings.plant_fault) if settings.plant_fault else port
-    return config.stash[PORT]
-
-
-def planted(port: Port, fault_id: str) -> Port:
-    """Return ``port`` with the fault of the catalogue in it."""
-    from gaudi_validate.faults.catalogue import FAULTS
-    from gaudi_validate.faults.fault import FaultyPort
-
-    if fault_id not in FAULTS:
-        raise UserError("unknown fault", where=f"--plant-fault {fault_id!r}", do=f"use one of {', '.join(FAULTS)}")
-    return FaultyPort(port, FAULTS[fault_id])
-
-
-def model_spec(config: pytest.Config, name: str) -> ModelSpec:
-    """Return the model of that name: one that a hook adds, else one of the catalogue."""
-    from gaudi_validate.models.catalogue import resolve
-
-    added: list[Iterable[ModelSpec]] = config.hook.pytest_gaudi_validate_models(config=config)
-    return next((spec for specs in added for spec in specs if spec.name == name), None) or resolve(name)
-
-
-def check_choices(config: pytest.Config) -> None:
-    """Turn an unknown port, attention, fault or model of the command line into a usage error, before anything runs."""
-    if options.is_worker(config) or config.option.collectonly:
-        return
-    try:
-        if any(options.is_given(config, name) for name in ("port", "attention", "plant_fault")):
-            port_under_test(config)
-        if options.is_given(config, "model"):
-            model_spec(config, options.settings_of(config).model)
-    except UserError as error:
-        raise pytest.UsageError(str(error)) from None
-
-
-class Judge:
-    """Records evidence on the test, and fails the test when the verdict does."""
-
-    def __init__(self, request: pytest.FixtureRequest) -> None:
-        self._node, self._config = request.node, request.config
-        self._settings = options.settings_of(request.config)
-
-    def record(self, evidence: Evidence) -> Evidence:
-        """Put the evidence on the test's report, with the test's name and the command that reproduces it."""
-        node = self._node
-        known = replace(
-            evidence,
-            test=node.nodeid,
-            reproduce=evidence.reproduce or options.reproduce_command(node),
-            hardware=evidence.hardware or self._settings.hardware,
-        )
-        self._send(travel.EVIDENCE_KEY, to_json(known))
-        if (device := self._config.stash.get(DEVICE, None)) is not None:
-            self._send(travel.DEVICE_KEY, asdict(device.identify()))
-        return known
-
-    def propose(self, proposal: Mapping[str, Any]) -> None:
-        """Put a golden's or a baseline's proposal on the test's report; the controller decides and writes."""
-        self._send(travel.PROPOSAL_KEY, proposal)
-
-    def _send(self, key: str, record: Mapping[str, Any]) -> None:
-        self._node.user_properties.append((key, travel.primitives(record)))
-
-    def __call__(self, *evidence: Evidence) -> None:
-        """Record all of it, then fail once if any of it fails."""
-        known = [self.record(one) for one in evidence]
-        failed = [one for one in known if fails(one.status, strict=self._settings.strict_verdicts)]
-        if failed:
-            pytest.fail(failure_text(failed), pytrace=False)
-
-
-def failure_text(failed: Sequence[Evidence]) -> str:
-    """Return the message of a failed test: the first failure explained, of the others the number and one reason."""
-    first, others = failed[0], failed[1:]
-    if others:
-        verdicts = "1 more verdict of this test fails" if len(others) == 1 else f"{len(others)} more verdicts fail"
-        first = replace(first, details=(f"{verdicts}: {headline(others[0])}", *first.details))
-    return explain(first)
-
-
 @pytest.fixture
 def judge(request: pytest.FixtureRequest) -> Judge:
     """Record evidence and fail per verdict.
@@ -194,29 +87,23 @@ def hardware(request: pytest.FixtureRequest) -> RunHardware:
 
 @pytest.fixture(scope="session")
 def load_model(request: pytest.FixtureRequest) -> Callable[..., LoadedModel]:
-    """Load a model through the port under test; each (model, dtype) once a session."""
-    return lambda name=None, dtype=None: load(request.config, name, dtype)
+    """Load a model through the port under test, in ``dtype``, on the run's device; each once a session.
 
+    Example:
+        def test_forward(load_model):
+            loaded = load_model("tiny-llama", dtype="float32")
+            with loaded.port.active(loaded.model):
+                loaded.model(torch.tensor([[1, 2, 3]]))
+    """
+    config = request.config
 
-def load(config: pytest.Config, name: str | None, dtype: str | torch.dtype | None) -> LoadedModel:
-    """Load ``name`` (default: --model) in ``dtype`` (default: --dtype) on the run's device."""
-    settings, pool, port = options.settings_of(config), model_pool(config), port_under_test(config)
-    spec, in_dtype = model_spec(config, name or settings.model), torch_dtype(dtype or settings.dtype)
-    model = pool.get(spec, port, in_dtype, open_device(config).torch_device())
-    return LoadedModel(spec=spec, port=port, model=model, tokenizer=pool.tokenizer(spec), dtype=in_dtype)
+    def load(name: str | None = None, dtype: str | torch.dtype | None = None) -> LoadedModel:
+        pool, port = model_pool(config), port_under_test(config)
+        spec, in_dtype = model_spec(config, name), torch_dtype(config, dtype)
+        model = pool.get(spec, port, in_dtype, open_device(config).torch_device())
+        return LoadedModel(spec=spec, port=port, model=model, tokenizer=pool.tokenizer(spec), dtype=in_dtype)
 
-
-def torch_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """Return torch's dtype of that name."""
-    import torch
-
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if not isinstance(found, torch.dtype):
-        raise UserError("unknown dtype", where=repr(dtype), do="use float64, float32, bfloat16 or float16")
-    return found
-
-
-Rule = Literal["logic", "precision", "logits"]
+    return load
 
 
 class AssertParity:
@@ -231,41 +118,43 @@ class AssertParity:
         scenarios: Scenario | str | Iterable[Scenario | str] | None = None,
         *,
         rule: Rule = "logic",
-        dtype: str | None = None,
+        dtype: str | torch.dtype | None = None,
+        port: Port | str | None = None,
     ) -> list[Evidence]:
-        """Hold the port under test to ``rule`` on ``model`` and return the evidence; fail the test if it fails.
+        """Hold a port to ``rule`` on ``model`` and return the evidence; fail the test if any of it fails.
 
         Args:
             model: a model's name, or one that ``load_model`` returned; default --model.
             scenarios: scenarios or their ids; default all of the matrix that say anything about the model.
             rule: "logic" (fp64), "precision" (call by call in ``dtype``) or "logits" (of the whole model in ``dtype``).
             dtype: the deployed dtype; default --dtype. The logic rule has its own.
+            port: a port or an attention implementation; default the one under test.
         """
-        spec = model.spec if isinstance(model, LoadedModel) else self._spec(model)
-        port = model.port if isinstance(model, LoadedModel) else port_under_test(self._config)
-        wanted = _scenarios(spec, scenarios)
-        evidence = [self._one(rule, port, spec, scenario, dtype) for scenario in wanted]
+        spec = model.spec if isinstance(model, LoadedModel) else model_spec(self._config, model)
+        if port is None and isinstance(model, LoadedModel):
+            port = model.port
+        tested = chosen_port(self._config, port)
+        evidence = [self._one(rule, tested, spec, scenario, dtype) for scenario in _scenarios(spec, scenarios)]
         self._judge(*evidence)
         return evidence
 
-    def _spec(self, name: str | None) -> ModelSpec:
-        return model_spec(self._config, name or options.settings_of(self._config).model)
-
-    def _one(self, rule: Rule, port: Port, spec: ModelSpec, scenario: Scenario, dtype: str | None) -> Evidence:
-        pool, settings = model_pool(self._config), options.settings_of(self._config)
+    def _one(
+        self, rule: Rule, port: Port, spec: ModelSpec, scenario: Scenario, dtype: str | torch.dtype | None
+    ) -> Evidence:
+        pool, hardware = model_pool(self._config), options.settings_of(self._config).hardware
         if rule == "logic":
             from gaudi_validate.checks.logic import logic_parity
 
-            return logic_parity(pool, port, spec, scenario, hardware=settings.hardware)
-        in_dtype = torch_dtype(dtype or settings.dtype)
+            return logic_parity(pool, port, spec, scenario, hardware=hardware)
+        in_dtype = torch_dtype(self._config, dtype)
         if rule == "precision":
             from gaudi_validate.checks.precision import precision_parity
 
-            return precision_parity(pool, port, spec, scenario, in_dtype, hardware=settings.hardware)
+            return precision_parity(pool, port, spec, scenario, in_dtype, hardware=hardware)
         if rule == "logits":
             from gaudi_validate.checks.logits import logits_parity
 
-            return logits_parity(pool, port, spec, scenario, in_dtype, hardware=settings.hardware)
+            return logits_parity(pool, port, spec, scenario, in_dtype, hardware=hardware)
         raise UserError("unknown parity rule", where=repr(rule), do="use logic, precision or logits")
 
 
@@ -296,60 +185,191 @@ def assert_parity(request: pytest.FixtureRequest, judge: Judge) -> AssertParity:
     return AssertParity(request.config, judge)
 
 
+@pytest.fixture(scope="session")
+def generate(request: pytest.FixtureRequest) -> Callable[..., list[GeneratedText]]:
+    """Generate text with the port under test: greedy, all prompts in one left-padded batch.
+
+    Takes the prompts, and ``model``, ``new_tokens``, ``dtype`` and ``port`` where they differ from the run's.
+
+    Example:
+        def test_text(generate, golden):
+            (text,) = generate(["He has a"], new_tokens=20)
+            assert text == golden(name="he-has-a")
+    """
+    config = request.config
+
+    def run(
+        prompts: Sequence[str],
+        *,
+        model: str | None = None,
+        new_tokens: int = 100,
+        dtype: str | torch.dtype | None = None,
+        port: Port | str | None = None,
+    ) -> list[GeneratedText]:
+        from gaudi_validate.checks import text
+
+        return text.generate(
+            model_pool(config),
+            chosen_port(config, port),
+            model_spec(config, model),
+            prompts,
+            new_tokens=new_tokens,
+            dtype=torch_dtype(config, dtype),
+            hardware=options.settings_of(config).hardware,
+        )
+
+    return run
+
+
+class Golden:
+    """Goldens of the run's model and port; see the fixture :func:`golden`."""
+
+    def __init__(self, request: pytest.FixtureRequest, judge: Judge) -> None:
+        self._request, self._judge, self._config = request, judge, request.config
+
+    def __call__(
+        self,
+        *,
+        name: str | None = None,
+        model: str | None = None,
+        port: Port | str | None = None,
+        compare: Comparer | None = None,
+    ) -> GoldenAssertion:
+        """Return the golden of the case ``name`` (default: the test's), to be compared with ``==``.
+
+        ``compare`` replaces the comparison that tells a tie from a defect.
+        """
+        from gaudi_validate.golden.extension import GoldenContext, golden_assertion
+
+        settings, spec = options.settings_of(self._config), model_spec(self._config, model)
+        tested = chosen_port(self._config, port)
+        context = GoldenContext(
+            settings=settings,
+            model=spec.name,
+            port=tested.name,
+            record=self._judge.record,
+            propose=self._judge.propose,
+            invocation=options.invocation(self._config.invocation_params.args),
+            test=self._request.node.nodeid,
+            compare=compare or self._tie_aware(spec, tested),
+        )
+        return golden_assertion(self._request, context)(name=name)
+
+    def __eq__(self, other: object) -> bool:
+        """Compare with the golden that is named after the test."""
+        __tracebackhide__ = True
+        return self() == other
+
+    __hash__ = None  # type: ignore[assignment] # as for every snapshot
+
+    def _tie_aware(self, spec: ModelSpec, port: Port) -> Comparer:
+        def compare(generated: Generated, golden: TextGolden) -> Evidence:
+            from gaudi_validate.checks import text
+
+            settings = options.settings_of(self._config)
+            lists = {name: list(getattr(generated, name)) for name in ("ids", "prompt_ids", "margins")}
+            wrote = text.GeneratedText(prompt=generated.prompt, text=generated.text, dtype=generated.dtype, **lists)
+            return text.compare(
+                model_pool(self._config),
+                port,
+                spec,
+                [wrote],
+                [golden.ids],
+                dtype=torch_dtype(self._config, generated.dtype),
+                strict=settings.strict_verdicts,
+                hardware=settings.hardware,
+            )
+
+        return compare
+
+
 @pytest.fixture
-def golden(request: pytest.FixtureRequest, judge: Judge) -> GoldenAssertion:
+def golden(request: pytest.FixtureRequest, judge: Judge) -> Golden:
     """Hold generated text to its golden; ``--update-golden`` creates and updates goldens.
 
     Example:
-        def test_text(golden, generated):
-            assert generated == golden(name="he-has-a")
+        def test_text(generate, golden):
+            (text,) = generate(["He has a"])
+            assert text == golden(name="he-has-a")
     """
-    from gaudi_validate.golden.extension import GoldenContext, golden_assertion
-
-    config, settings = request.config, options.settings_of(request.config)
-    context = GoldenContext(
-        settings=settings,
-        model=settings.model,
-        port=port_under_test(config).name,
-        record=judge.record,
-        propose=judge.propose,
-        invocation=options.invocation(config.invocation_params.args),
-        test=request.node.nodeid,
-    )
-    return golden_assertion(request, context)
+    return Golden(request, judge)
 
 
-class MemoryGate:
-    """Memory of the port under test, counted in live bytes: the same number on every machine.
-
-    Each method takes the arguments of the check that it names, runs it and judges the evidence.
-    """
-
+class _Gate:
     def __init__(self, config: pytest.Config, judge: Judge) -> None:
         self._config, self._judge = config, judge
 
-    def _judged(self, check: Callable[..., Evidence], arguments: dict[str, Any]) -> Evidence:
-        evidence = check(port_under_test(self._config), **arguments)
+    def _judged(self, check: Callable[..., Evidence], port: Port | str | None, *case: Any, **options_: Any) -> Evidence:
+        hardware = options.settings_of(self._config).hardware
+        evidence = check(chosen_port(self._config, port), *case, hardware=hardware, **options_)
         self._judge(evidence)
         return evidence
 
-    def scaling(self, **arguments: Any) -> Evidence:
+
+class MemoryGate(_Gate):
+    """Memory of a port, counted in live bytes: the same number on every machine.
+
+    Each method takes the arguments of the check that it names, judges its evidence and returns it.
+    """
+
+    def scaling(self, *, port: Port | str | None = None, **case: Any) -> Evidence:
         """Peak of an attention call over naive's, and its growth with length: ``checks.memory.memory_scaling``."""
         from gaudi_validate.checks.memory import memory_scaling
 
-        return self._judged(memory_scaling, arguments)
+        return self._judged(memory_scaling, port, **case)
 
-    def mask(self, **arguments: Any) -> Evidence:
+    def mask(self, *, port: Port | str | None = None, **case: Any) -> Evidence:
         """Bytes of the mask that a prefill builds: ``checks.memory.mask_memory``."""
         from gaudi_validate.checks.memory import mask_memory
 
-        return self._judged(mask_memory, arguments)
+        return self._judged(mask_memory, port, **case)
 
-    def decode(self, **arguments: Any) -> Evidence:
+    def decode(self, *, port: Port | str | None = None, **case: Any) -> Evidence:
         """Copies of the KV cache that a decoding step makes: ``checks.memory.decode_allocation``."""
         from gaudi_validate.checks.memory import decode_allocation
 
-        return self._judged(decode_allocation, arguments)
+        return self._judged(decode_allocation, port, **case)
+
+
+class PerfGate(_Gate):
+    """Speed of a port as a paired ratio on the machine at hand.
+
+    ``required``: how many times as fast the port must be; ``None``: it must not be slower.
+    """
+
+    def faster_than_naive(
+        self, shape: AttentionShape, *, port: Port | str | None = None, required: float | None = None, **timing: Any
+    ) -> Evidence:
+        """Time an attention call against the naive path: ``checks.speed.paired_speed``."""
+        return self.paired("naive", port, shape, required=required, **timing)
+
+    def paired(
+        self,
+        before: Port | str,
+        after: Port | str | None,
+        shape: AttentionShape,
+        *,
+        required: float | None = None,
+        **timing: Any,
+    ) -> Evidence:
+        """Time an attention call of ``after`` (``None``: the port under test) against ``before``."""
+        from gaudi_validate.checks.speed import paired_speed
+
+        against = chosen_port(self._config, before) if isinstance(before, str) else before
+        return self._judged(
+            paired_speed, after, shape, against=against, required=required, device=self._device(), **timing
+        )
+
+    def decode(self, case: GqaCase | str, *, port: Port | str | None = None, **timing: Any) -> Evidence:
+        """Time a decoding step on grouped keys against repeated ones: ``checks.speed.decode_gqa_speed``."""
+        from gaudi_validate.checks.speed import decode_gqa_speed
+
+        return self._judged(decode_gqa_speed, port, case, device=self._device(), **timing)
+
+    def _device(self) -> Device | None:
+        """Return the device whose wall-clock is read; on a CPU processor time is taken instead."""
+        on_cpu = options.settings_of(self._config).facts.device == "cpu"
+        return None if on_cpu else open_device(self._config)
 
 
 @pytest.fixture
@@ -365,5 +385,12 @@ def memory_gate(request: pytest.FixtureRequest, judge: Judge) -> MemoryGate:
 
 
 @pytest.fixture
-def perf_gate() -> None:
-    """Placeholder."""
+def perf_gate(request: pytest.FixtureRequest, judge: Judge) -> PerfGate:
+    """Gate the speed of the port under test.
+
+    Example:
+        def test_speed(perf_gate):
+            shape = AttentionShape(length=2048, heads=16, kv_heads=4, head_dim=128)
+            perf_gate.faster_than_naive(shape, required=3)
+    """
+    return PerfGate(request.config, judge)

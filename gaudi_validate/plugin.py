@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gaudi_validate import fixtures, hookspecs, options, xdist
+from gaudi_validate import hookspecs, options, xdist
 from gaudi_validate.core.messages import UserError
 from gaudi_validate.fixtures import (
     assert_parity,
+    generate,
     golden,
     hardware,
     judge,
@@ -17,11 +18,12 @@ from gaudi_validate.fixtures import (
     memory_gate,
     perf_gate,
 )
+from gaudi_validate.session import check_choices
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["assert_parity", "golden", "hardware", "judge", "load_model", "memory_gate", "perf_gate"]
+__all__ = ["assert_parity", "generate", "golden", "hardware", "judge", "load_model", "memory_gate", "perf_gate"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,7 +55,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Check what names a port, model or fault, before any worker starts."""
-    fixtures.check_choices(session.config)
+    check_choices(session.config)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

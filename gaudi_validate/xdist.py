@@ -9,6 +9,7 @@ import pytest
 from gaudi_validate import options
 from gaudi_validate.core import travel
 from gaudi_validate.core.messages import UserError
+from gaudi_validate.core.verdicts import fails
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -134,6 +135,14 @@ class Recorder:
             failed=outcomes.count("failed") + self._broken,
         )
 
+    def _notes_of_summary(self) -> list[str]:
+        """Return the notes, and that tests failed for other reasons than a verdict, which no count shows."""
+        strict = self._settings.strict_verdicts
+        judged = {one.test for one in self.evidence() if fails(one.status, strict=strict)}
+        other = [test for test, outcome in self._outcomes.items() if outcome == "failed" and test not in judged]
+        tests = "1 test" if len(other) == 1 else f"{len(other)} tests"
+        return [*self._notes, f"{tests} failed without a verdict, see above"] if other else self._notes
+
     def _record_command(self) -> str | None:
         from gaudi_validate.golden.messages import update_command
 
@@ -159,7 +168,7 @@ class Recorder:
             # Without a terminal pytest assumes 80 columns; files and CI logs have no width.
             width=writer.fullwidth if terminalreporter.isatty else 140,
             colour=writer.hasmarkup,
-            notes=self._notes,
+            notes=self._notes_of_summary(),
         ):
             terminalreporter.write_line(line)
 

@@ -92,6 +92,7 @@ def test_killed(judge):
         [
             "worker 'gw0' crashed while running 'test_port.py::test_killed'",
             "0 FAIL, 0 NOT_MEASURED, 0 ENV_MISMATCH, 0 NO_BASELINE, 0 INCONCLUSIVE, 0 IMPROVED, 4 PASS",
+            "1 test failed without a verdict, see above",
         ]
     )
 

@@ -16,7 +16,7 @@ import pytest
 from gaudi_validate.core.evidence import Evidence
 from gaudi_validate.core.golden_rules import LOGIC
 from gaudi_validate.core.verdicts import Status
-from gaudi_validate.golden.generated import Generated
+from gaudi_validate.golden.generated import Generated, exact
 
 def test_logic(judge):
     judge(Evidence(check=LOGIC, status=Status.PASS, reason="r", model="tiny-llama", port="in_house:load"))
@@ -26,7 +26,7 @@ def test_text(golden, case):
     word = os.environ.get("WORD", "first")
     ids = tuple(ord(letter) for letter in word)
     text = Generated(text=word, prompt=case, ids=ids, prompt_ids=(1, 2), dtype="bfloat16")
-    assert text == golden(name=case)
+    assert text == golden(name=case, compare=exact)
 """
 
 

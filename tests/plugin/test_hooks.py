@@ -26,7 +26,7 @@ def test_a_port_and_a_model_by_name(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         in_house=IN_HOUSE,
         test_it="""
-from gaudi_validate.fixtures import model_spec, port_under_test
+from gaudi_validate.session import model_spec, port_under_test
 
 def test_it(request):
     assert port_under_test(request.config).name == "in_house:load_port"
