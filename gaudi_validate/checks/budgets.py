@@ -20,6 +20,7 @@ FORMATS: dict[str, Format] = {
     "float32": Format(bits=24, quantum=2.0**-149),
 }
 
+
 @dataclass(frozen=True, slots=True)
 class CallBudget:
     """Limits of G and W (see ``checks.errors.judge``) of one attention call."""
@@ -31,8 +32,8 @@ class CallBudget:
 # bfloat16 and float16, calibrated on 180 bf16 calls of SmolLM2-135M: a correct key-blocked path has G <= 1.06 and
 # W 1.6-2.6, torch's SDPA 0.48 and 1.15; a 1 % wrong scale has G 1.4-3.7 and W 4.4-17. All 180 faulty calls exceed the
 # limits, no correct one does.
-# float32: nothing is rounded but sums and exp, so that a row's naive error is now and then tiny by luck, and torch's SDPA
-# takes an exp that is good to 20 ulp. Calibrated on the tiny models over the matrix, two seeds, 420 runs: SDPA has
+# float32: nothing is rounded but sums and exp, so that a row's naive error is now and then tiny by luck, and torch's
+# SDPA takes an exp that is good to 20 ulp. Calibrated on the tiny models over the matrix, two seeds, 420 runs: SDPA has
 # G <= 2.6 and W <= 12.9. A 1 % wrong scale has G over 1000, products in TF32 about as much.
 _HALF = CallBudget(g=1.25, w=3.0)
 CALLS: dict[str, CallBudget] = {"bfloat16": _HALF, "float16": _HALF, "float32": CallBudget(g=6.0, w=32.0)}

@@ -14,21 +14,13 @@ from gaudi_validate.checks import forward
 from gaudi_validate.checks.capture import attention_calls, attention_function
 from gaudi_validate.checks.exact import exact_mode
 from gaudi_validate.checks.kept import MIB, Kept
-from gaudi_validate.checks.reference import reference_key
-from gaudi_validate.checks.teacher import NAIVE
-from gaudi_validate.core.hardware_table import lookup
-from gaudi_validate.models.checkpoints import fingerprint
+from gaudi_validate.checks.run import CPU, NAIVE
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from gaudi_validate.checks.capture import AttentionFunction, AttentionResult, Call
-    from gaudi_validate.models.specs import ModelSpec
-    from gaudi_validate.ports.base import Port
-    from gaudi_validate.ports.pool import ModelPool
-    from gaudi_validate.scenarios.inputs import ScenarioInputs
-
-_CPU = torch.device("cpu")
+    from gaudi_validate.checks.run import Run
 
 
 class CallMismatch(Exception):
@@ -53,6 +45,7 @@ class Captured:
 class Yardstick:
     """What each call is judged by in one dtype: the truth in fp64 and naive's output, both [B, T, H, D]."""
 
+    layers: tuple[int | None, ...]
     truth: tuple[torch.Tensor, ...]
     naive: tuple[torch.Tensor, ...]
 
@@ -66,63 +59,57 @@ _CAPTURED: Kept[Captured] = Kept(512 * MIB, lambda captured: captured.nbytes)
 _YARDSTICKS: Kept[Yardstick] = Kept(512 * MIB, lambda yardstick: yardstick.nbytes)
 
 
-def captured(pool: ModelPool, spec: ModelSpec, inputs: ScenarioInputs) -> Captured:
-    """Return the attention calls of stock eager attention on ``inputs``, in fp32 on the CPU.
+def captured(run: Run) -> Captured:
+    """Return the attention calls of stock eager attention on the run's inputs, in fp32 on the CPU.
 
     fp32 is enough: the inputs only have to be those of the model, since the truth is fp64 attention on them.
     """
 
     def compute() -> Captured:
-        model = pool.get(spec, NAIVE, torch.float32, _CPU)
+        model = run.pool.get(run.spec, NAIVE, torch.float32, CPU)
         calls: list[Call] = []
-        forward.run(model, NAIVE, inputs, watch=lambda: attention_calls(NAIVE.attention, model, into=calls))
+        forward.run(model, NAIVE, run.inputs, watch=lambda: attention_calls(NAIVE.attention, model, into=calls))
         return Captured(calls=tuple(calls), function=attention_function(NAIVE.attention, model))
 
-    return _CAPTURED.get(pool, _key(pool, spec, inputs, torch.float32, _CPU), compute)
+    return _CAPTURED.get(run.pool, run.key(dtype=torch.float32, cpu=True), compute)
 
 
-def yardstick(
-    pool: ModelPool, spec: ModelSpec, inputs: ScenarioInputs, dtype: torch.dtype, hardware: str
-) -> Yardstick:
-    """Return truth and naive output of every call in ``dtype``, naive on the device that the port runs on."""
+def yardstick(run: Run) -> Yardstick:
+    """Return truth and naive output of every call in the run's dtype, naive on the device that the port runs on."""
 
     def compute() -> Yardstick:
-        known = captured(pool, spec, inputs)
-        naive = outputs(pool, NAIVE, spec, inputs, dtype, hardware)
-        return Yardstick(truth=tuple(_truth(known, call, dtype) for call in known.calls), naive=tuple(naive))
+        known = captured(run)
+        truth = tuple(_truth(known, call, run.dtype) for call in known.calls)
+        layers = tuple(call.layer for call in known.calls)
+        return Yardstick(layers=layers, truth=truth, naive=tuple(outputs(run.naive())))
 
-    key = _key(pool, spec, inputs, dtype, torch.device(lookup(hardware).device))
-    return _YARDSTICKS.get(pool, key, compute)
+    return _YARDSTICKS.get(run.pool, run.key(), compute)
 
 
-def outputs(
-    pool: ModelPool, port: Port, spec: ModelSpec, inputs: ScenarioInputs, dtype: torch.dtype, hardware: str
-) -> list[torch.Tensor]:
-    """Return the output [B, T, H, D] of each attention call of ``port``, on the CPU; an empty list when none is seen.
+def outputs(run: Run) -> list[torch.Tensor]:
+    """Return the output [B, T, H, D] of each attention call of the port, on the CPU; an empty list when none is seen.
 
-    The model runs in ``dtype`` with the port's own masks; each call's query, key and value are replaced by the
-    reference's, rounded to ``dtype``. A port without the name of an attention function is looked at under the name that
-    its model's config holds.
+    The model runs in the run's dtype with the port's own masks; each call's query, key and value are replaced by the
+    reference's, rounded to that dtype. A port without the name of an attention function is looked at under the name
+    that its model's config holds.
 
     Raises:
         CallMismatch: the calls do not correspond to the reference's.
     """
-    known = captured(pool, spec, inputs).calls
-    device = torch.device(lookup(hardware).device)
-    model = pool.get(spec, port, dtype, device)
+    known, model = captured(run).calls, run.model()
     found: list[torch.Tensor] = []
 
     def substitute(call: Call, original: AttentionFunction) -> AttentionResult:
         given = _matching(known, call)
-        result = call.run(original, **{name: getattr(given, name).to(device, dtype) for name in _TENSORS})
+        result = call.run(original, **{name: getattr(given, name).to(run.device, run.dtype) for name in _TENSORS})
         found.append(result[0].detach().cpu())
         return result
 
     def watch() -> AbstractContextManager[Any]:
-        name = port.attention or getattr(model.config, "_attn_implementation", None) or NAIVE.attention
+        name = run.port.attention or getattr(model.config, "_attn_implementation", None) or NAIVE.attention
         return attention_calls(name, model, around=substitute, keep=False)
 
-    forward.run(model, port, inputs.to(device), watch=watch)
+    forward.run(model, run.port, run.inputs.to(run.device), watch=watch)
     if found and len(found) != len(known):
         raise CallMismatch(f"{len(found)} attention calls, the reference makes {len(known)}")
     return found
@@ -148,7 +135,3 @@ def _truth(known: Captured, call: Call, dtype: torch.dtype) -> torch.Tensor:
     mask = call.mask.double() if call.mask is not None and call.mask.is_floating_point() else call.mask
     with torch.no_grad(), exact_mode():
         return call.run(known.function, **rounded, mask=mask)[0]
-
-
-def _key(pool: ModelPool, spec: ModelSpec, inputs: ScenarioInputs, dtype: torch.dtype, device: torch.device) -> str:
-    return reference_key(fingerprint(pool.checkpoint(spec)), inputs, dtype=dtype, device=device)

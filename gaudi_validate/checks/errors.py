@@ -31,9 +31,10 @@ def judge(port: torch.Tensor, naive: torch.Tensor, truth: torch.Tensor, fmt: For
     """Judge ``port`` by the error that ``naive`` makes on the same inputs, in the same format.
 
     All are [..., D]: a row is what lies along the last dimension. Row error e = RMS(x - truth), floor
-    u = 2^-bits RMS(truth), and never under half the gap between subnormals. G = RMS(e_port) / max(RMS(e_naive), RMS(u)),
-    W = the worst row's e_port / max(e_naive, u). Where ``port`` is NaN or infinite, naive or the truth must be so in the
-    same way; where only naive is, the port is the better one. Rows with any such value take no part in G and W.
+    u = 2^-bits RMS(truth), and never under half the gap between subnormals. G = RMS(e_port) / max(RMS(e_naive),
+    RMS(u)), W = the worst row's e_port / max(e_naive, u). Where ``port`` is NaN or infinite, naive or the truth must be
+    so in the same way; where only naive is, the port is the better one. Rows with any such value take no part in G
+    and W.
     """
     port, naive, truth = _rows(port), _rows(naive), _rows(truth)
     wrong = _differs(port, naive) & _differs(port, truth)

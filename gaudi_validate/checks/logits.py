@@ -5,7 +5,6 @@ Shapes: R rows, V vocabulary, K the reference's top tokens.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,16 +12,15 @@ import torch
 
 from gaudi_validate.checks import budgets, teacher
 from gaudi_validate.checks.errors import judge
-from gaudi_validate.checks.failures import frames, raised
-from gaudi_validate.checks.inputs import dtype_name, inputs_for
-from gaudi_validate.core.evidence import Evidence, Location, Measurement
-from gaudi_validate.core.messages import UserError
+from gaudi_validate.checks.run import dtype_name, evidence_of, run_of
+from gaudi_validate.core.evidence import Location, Measurement
 from gaudi_validate.core.text_verdict import ulp
 from gaudi_validate.core.verdicts import Status
 
 if TYPE_CHECKING:
     from gaudi_validate.checks.errors import Judged
-    from gaudi_validate.checks.inputs import What
+    from gaudi_validate.checks.run import Run, What
+    from gaudi_validate.core.evidence import Evidence
     from gaudi_validate.models.specs import ModelSpec
     from gaudi_validate.ports.base import Port
     from gaudi_validate.ports.pool import ModelPool
@@ -33,7 +31,7 @@ CHECK = "logits"
 
 @dataclass(frozen=True, slots=True)
 class LogprobBudget:
-    """|Δlogprob| over the reference's top tokens, port and naive, with what the port is allowed; ``row`` of the worst."""
+    """|Δlogprob| over the reference's top tokens, of port and naive, the port's limits, and the row of its worst."""
 
     quantile: float
     quantile_naive: float
@@ -49,56 +47,41 @@ def logits_parity(
 ) -> Evidence:
     """Return whether the model's logits in ``dtype`` are no further from the reference than the naive path's.
 
-    ``what``: a scenario, inputs or prompts, as for precision parity, judged by G over its real tokens; or texts to force
-    (``checks.teacher.force``), where the log-probabilities of the reference's top tokens are judged as well, given the
-    8 x 64 rows that their rule was set for. Port and naive take the decode path, the reference is eager in fp32 (fp64
-    where fp32 is judged).
+    ``what``: a scenario, inputs or prompts, as for precision parity, judged by G over its real tokens; or texts to
+    force (``checks.teacher.force``), where the log-probabilities of the reference's top tokens are judged as well,
+    given the 8 x 64 rows that their rule was set for. Port and naive take the decode path, the reference is eager in
+    fp32 (fp64 where fp32 is judged).
     """
-    started = time.perf_counter()
     forced = isinstance(what, teacher.Forced)
-    inputs = inputs_for(pool, spec, what.inputs if isinstance(what, teacher.Forced) else what)
-    evidence = Evidence(
-        check=CHECK,
-        status=Status.PASS,
-        reason="",
-        model=spec.name,
-        scenario=inputs.scenario.id,
-        port=port.name,
-        hardware=hardware,
-        dtype=dtype_name(dtype),
-        details=(f"reference: transformers' eager attention in {dtype_name(teacher.precise(dtype))} on the CPU",),
-    )
-    try:
-        rows = three_rows(pool, port, spec, inputs, dtype, hardware)
-    except UserError:
-        raise
-    except Exception as error:  # whatever a port raises is its failure, not the session's
-        return replace(evidence, status=Status.FAIL, reason=raised(error), details=frames(error))
-    fmt = budgets.format_of(evidence.dtype)
-    budget = logprob_budget(*rows, fmt.bits) if forced else None
-    evidence = _verdict(evidence, inputs, judge(*rows, fmt), budget, rows=len(rows[0]))
-    return replace(evidence, duration_s=time.perf_counter() - started)
+    run = run_of(pool, port, spec, what.inputs if isinstance(what, teacher.Forced) else what, dtype, hardware=hardware)
+    by_others = naive_and_reference(run)  # what these raise is not the port's failure
+
+    def judge_run(evidence: Evidence) -> Evidence:
+        rows = (teacher.port_logits(run), *by_others)
+        budget = logprob_budget(*rows, run.format.bits) if forced else None
+        precise = dtype_name(teacher.precise(dtype))
+        evidence = replace(evidence, details=(f"reference: transformers' eager attention in {precise} on the CPU",))
+        return _verdict(evidence, run.inputs, judge(*rows, run.format), budget, rows=len(rows[0]))
+
+    return evidence_of(CHECK, run, judge_run)
 
 
-def judge_logits(
-    pool: ModelPool, port: Port, spec: ModelSpec, inputs: ScenarioInputs, dtype: torch.dtype, hardware: str
-) -> Judged:
-    """Judge the rows that ``inputs`` marks as real; only G and the pattern mean anything for whole-model logits."""
-    return judge(*three_rows(pool, port, spec, inputs, dtype, hardware), budgets.format_of(dtype_name(dtype)))
+def judge_logits(run: Run) -> Judged:
+    """Judge the rows that the inputs mark as real; only G and the pattern mean anything for whole-model logits."""
+    return judge(*three_rows(run), run.format)
 
 
-def three_rows(
-    pool: ModelPool, port: Port, spec: ModelSpec, inputs: ScenarioInputs, dtype: torch.dtype, hardware: str
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the logits [R, V] of port, naive path and reference, in the rows that ``inputs`` marks as real."""
-    reference = teacher.reference_logits(pool, spec, inputs, dtype)
-    naive = teacher.naive_logits(pool, spec, inputs, dtype, hardware)
-    return teacher.port_logits(pool, port, spec, inputs, dtype, hardware), naive, reference
+def three_rows(run: Run) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the logits [R, V] of port, naive path and reference, in the rows that the inputs mark as real."""
+    return (teacher.port_logits(run), *naive_and_reference(run))
 
 
-def logprob_budget(
-    port: torch.Tensor, naive: torch.Tensor, reference: torch.Tensor, bits: int
-) -> LogprobBudget:
+def naive_and_reference(run: Run) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the logits [R, V] of naive path and reference in the same rows."""
+    return teacher.naive_logits(run), teacher.reference_logits(run, teacher.precise(run.dtype))
+
+
+def logprob_budget(port: torch.Tensor, naive: torch.Tensor, reference: torch.Tensor, bits: int) -> LogprobBudget:
     """Compare log-probabilities [R, V] at the reference's top tokens; ``bits`` of significand of the port's dtype.
 
     The quantile may exceed naive's by the factor and one ulp of the median |logit| of these tokens, the maximum by its
@@ -126,7 +109,7 @@ def _logprobs(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Return log-probabilities [R, K] of ``tokens`` in fp64, a few rows at a time: R x V in fp64 would be large."""
     parts = [
         rows.double().log_softmax(-1).gather(-1, index)
-        for rows, index in zip(logits.split(64), tokens.split(64), strict=True)
+        for rows, index in zip(torch.split(logits, 64), torch.split(tokens, 64), strict=True)
     ]
     return torch.cat(parts)
 

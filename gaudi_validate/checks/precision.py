@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
-
-import torch
+from typing import TYPE_CHECKING
 
 from gaudi_validate.checks import budgets, calls
 from gaudi_validate.checks.diagnosis import phase
 from gaudi_validate.checks.errors import Judged, judge
-from gaudi_validate.checks.failures import frames, raised
-from gaudi_validate.checks.inputs import dtype_name, inputs_for
 from gaudi_validate.checks.logits import judge_logits
+from gaudi_validate.checks.run import evidence_of, run_of
 from gaudi_validate.core.evidence import Evidence, Location, Measurement
 from gaudi_validate.core.messages import UserError
 from gaudi_validate.core.verdicts import Status
@@ -21,22 +17,15 @@ from gaudi_validate.core.verdicts import Status
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gaudi_validate.checks.inputs import What
+    import torch
+
+    from gaudi_validate.checks.run import Run, What
     from gaudi_validate.models.specs import ModelSpec
     from gaudi_validate.ports.base import Port
     from gaudi_validate.ports.pool import ModelPool
-    from gaudi_validate.scenarios.inputs import ScenarioInputs
 
 CHECK = "precision parity"
-
-
-class _Run(NamedTuple):
-    pool: ModelPool
-    port: Port
-    spec: ModelSpec
-    inputs: ScenarioInputs
-    dtype: torch.dtype
-    hardware: str
+_JUDGED_BY = "judged by transformers' eager attention on the same rounded inputs, the truth in float64"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,33 +56,16 @@ def precision_parity(
     Where the port does not route attention through transformers' interface, or not in the reference's shapes, its calls
     are NOT_MEASURED and whole-model logits stand beside that; beyond their limit it is a FAIL.
     """
-    started = time.perf_counter()
-    budgets.format_of(dtype_name(dtype))
-    inputs = _last_call(inputs_for(pool, spec, what))
-    evidence = Evidence(
-        check=CHECK,
-        status=Status.PASS,
-        reason="",
-        model=spec.name,
-        scenario=inputs.scenario.id,
-        port=port.name,
-        hardware=hardware,
-        dtype=dtype_name(dtype),
-        details=("judged by transformers' eager attention on the same rounded inputs, the truth in float64",),
-    )
-    run = _Run(pool, port, spec, inputs, dtype, hardware)
-    try:
-        evidence = _judge(evidence, run)
-    except UserError:
-        raise
-    except Exception as error:  # whatever a port raises is its failure, not the session's
-        evidence = replace(evidence, status=Status.FAIL, reason=raised(error), details=frames(error))
-    return replace(evidence, duration_s=time.perf_counter() - started)
+    run = run_of(pool, port, spec, what, dtype, hardware=hardware)
+    # What earlier calls leave behind is not looked at here: every call's inputs are the reference's.
+    run = replace(run, inputs=replace(run.inputs, calls=run.inputs.calls[-1:]))
+    measure = calls.yardstick(run)
+    return evidence_of(CHECK, run, lambda evidence: _judge(replace(evidence, details=(_JUDGED_BY,)), run, measure))
 
 
-def _judge(evidence: Evidence, run: _Run) -> Evidence:
+def _judge(evidence: Evidence, run: Run, measure: calls.Yardstick) -> Evidence:
     try:
-        outputs = calls.outputs(*run)
+        outputs = calls.outputs(run)
         why = "" if outputs else "the port's attention does not go through transformers' interface"
     except calls.CallMismatch as error:
         outputs, why = [], str(error)
@@ -102,34 +74,26 @@ def _judge(evidence: Evidence, run: _Run) -> Evidence:
             raise
         outputs, why = [], str(error)
     if why:
-        return _whole_model(evidence, why, judge_logits(*run))
-    known, measure = calls.captured(run.pool, run.spec, run.inputs), calls.yardstick(*run)
-    return _verdict(
-        evidence, [_judge_call(run.inputs, known, measure, index, output) for index, output in enumerate(outputs)]
-    )
+        return _whole_model(evidence, why, judge_logits(run))
+    found = [_judge_call(run, measure, index, output) for index, output in enumerate(outputs)]
+    return _verdict(evidence, found)
 
 
-def _last_call(inputs: ScenarioInputs) -> ScenarioInputs:
-    """What earlier calls leave behind is not looked at here: every call's inputs are the reference's."""
-    return replace(inputs, calls=inputs.calls[-1:])
-
-
-def _judge_call(
-    inputs: ScenarioInputs, known: calls.Captured, measure: calls.Yardstick, index: int, output: torch.Tensor
-) -> JudgedCall:
+def _judge_call(run: Run, measure: calls.Yardstick, index: int, output: torch.Tensor) -> JudgedCall:
+    inputs = run.inputs
     passes = inputs.calls[-1]
-    which = index * len(passes) // len(known.calls)  # every pass calls each layer once
+    which = index * len(passes) // len(measure.truth)  # every pass calls each layer once
     one = passes[which]
     real = inputs.real[:, one.start : one.start + one.columns]
     truth, naive = measure.truth[index], measure.naive[index]
     if output.shape != truth.shape:
         shape = tuple(output.shape)
         raise UserError(f"attention returned the shape {shape}, not [B, T, H, D] {tuple(truth.shape)}")
-    judged = judge(output[real], naive[real], truth[real], budgets.format_of(dtype_name(naive.dtype)))
+    judged = judge(output[real], naive[real], truth[real], run.format)
     row, head = divmod(judged.row, truth.shape[2])
     batch_row, column = real.nonzero()[row].tolist() if bool(real.any()) else (0, 0)
     return JudgedCall(
-        layer=known.calls[index].layer,
+        layer=measure.layers[index],
         phase=phase(passes, which),
         batch_row=batch_row,
         column=one.start + column,

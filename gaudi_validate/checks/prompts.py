@@ -88,7 +88,7 @@ def prompt_inputs(
 def inputs_of(
     prompts: Sequence[Sequence[int]], after: Sequence[Sequence[int]], *, pad: int, chunks: tuple[int, ...]
 ) -> ScenarioInputs:
-    """Return left-padded prompts followed by ``after`` (N ids a row), N = sum(chunks); real are all tokens not padding."""
+    """Return left-padded prompts followed by ``after``, N = sum(chunks) ids a row; real is all that is no padding."""
     ids_BP, mask_BP = left_padded(prompts, pad)
     following_BN = torch.tensor([list(row) for row in after], dtype=torch.int64).reshape(len(prompts), sum(chunks))
     ids = torch.cat([ids_BP, following_BN], dim=1)

@@ -16,10 +16,8 @@ from gaudi_validate.checks import forward
 from gaudi_validate.checks.exact import exact_mode
 from gaudi_validate.checks.kept import MIB, Kept
 from gaudi_validate.checks.prompts import inputs_of
-from gaudi_validate.checks.reference import Reference, ReferenceStore, reference_key
-from gaudi_validate.core.hardware_table import lookup
-from gaudi_validate.models.checkpoints import fingerprint
-from gaudi_validate.ports.transformers_port import TransformersPort
+from gaudi_validate.checks.reference import Reference, ReferenceStore
+from gaudi_validate.checks.run import CPU, NAIVE
 from gaudi_validate.scenarios.data import Scenario
 from gaudi_validate.scenarios.inputs import Pass, ScenarioInputs
 
@@ -28,11 +26,8 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from gaudi_validate.models.specs import ModelSpec
-    from gaudi_validate.ports.base import Port
-    from gaudi_validate.ports.pool import ModelPool
+    from gaudi_validate.checks.run import Run
 
-NAIVE = TransformersPort("eager")
 _NAIVE_ROWS: Kept[torch.Tensor] = Kept(256 * MIB, lambda rows: rows.numel() * rows.element_size())
 _STORES: Kept[ReferenceStore] = Kept(0, lambda _: 0)
 
@@ -76,41 +71,32 @@ def force(prompt_ids: Sequence[Sequence[int]], texts: Sequence[Sequence[int]], *
     return Forced(inputs=replace(inputs, real=judged), lengths=lengths)
 
 
-def port_logits(
-    pool: ModelPool, port: Port, spec: ModelSpec, inputs: ScenarioInputs, dtype: torch.dtype, hardware: str = "cpu"
-) -> torch.Tensor:
-    """Return the logits [R, V] of the rows that ``inputs`` marks as real, on the CPU and in ``dtype``."""
-    device = torch.device(lookup(hardware).device)
-    model = pool.get(spec, port, dtype, device)
-    logits = forward.run(model, port, inputs.to(device))
-    return logits[inputs.real.to(logits.device)].cpu()
+def port_logits(run: Run) -> torch.Tensor:
+    """Return the logits [R, V] of the rows that the inputs mark as real, on the CPU and in the run's dtype."""
+    logits = forward.run(run.model(), run.port, run.inputs.to(run.device))
+    return logits[run.inputs.real.to(logits.device)].cpu()
 
 
-def naive_logits(
-    pool: ModelPool, spec: ModelSpec, inputs: ScenarioInputs, dtype: torch.dtype, hardware: str = "cpu"
-) -> torch.Tensor:
+def naive_logits(run: Run) -> torch.Tensor:
     """Return what stock eager attention makes of the same, in the same dtype and on the same device; kept in memory."""
-    key = _key(pool, spec, inputs, dtype, torch.device(lookup(hardware).device))
-    return _NAIVE_ROWS.get(pool, key, lambda: port_logits(pool, NAIVE, spec, inputs, dtype, hardware))
+    return _NAIVE_ROWS.get(run.pool, run.key(), lambda: port_logits(run.naive()))
 
 
-def reference_logits(pool: ModelPool, spec: ModelSpec, inputs: ScenarioInputs, dtype: torch.dtype) -> torch.Tensor:
-    """Return the logits [R, V] that ``dtype`` is judged by: stock eager attention on the CPU, on the same weights.
+def reference_logits(run: Run, wide: torch.dtype) -> torch.Tensor:
+    """Return the logits [R, V] of stock eager attention on the CPU, in ``wide`` (fp32, or fp64 in exact mode).
 
-    In fp32, or in fp64 and exact mode where fp32 itself is judged. One pass without a cache where that means the same.
-    Kept on disk under the hash of what they depend on.
+    One pass without a cache where that means the same. Kept on disk under the hash of what they depend on.
     """
-    wide, device = precise(dtype), torch.device("cpu")
-    model = pool.get(spec, NAIVE, wide, device)
-    whole = inputs if _depends_on_length(model) else in_one_pass(inputs)
+    model = run.pool.get(run.spec, NAIVE, wide, CPU)
+    whole = run.inputs if _depends_on_length(model) else in_one_pass(run.inputs)
 
     def compute() -> Reference:
         with exact_mode() if wide == torch.float64 else nullcontext():
             logits = forward.run(model, NAIVE, whole)
         return Reference(logits=logits[whole.real], attention_calls=0)
 
-    store = _STORES.get(pool, "store", lambda: ReferenceStore(pool.cache_dir / "references"))
-    return store.get(_key(pool, spec, whole, wide, device), compute)[0].logits
+    store = _STORES.get(run.pool, "store", lambda: ReferenceStore(run.pool.cache_dir / "references"))
+    return store.get(run.key(whole, wide, cpu=True), compute)[0].logits
 
 
 def precise(dtype: torch.dtype) -> torch.dtype:
@@ -142,7 +128,3 @@ def _depends_on_length(model: PreTrainedModel) -> bool:
     """RoPE that scales with the length seen so far makes other keys in one pass than step by step."""
     kinds = (getattr(module, "rope_type", None) for module in model.modules())
     return any(isinstance(kind, str) and kind.startswith(("dynamic", "longrope")) for kind in kinds)
-
-
-def _key(pool: ModelPool, spec: ModelSpec, inputs: ScenarioInputs, dtype: torch.dtype, device: torch.device) -> str:
-    return reference_key(fingerprint(pool.checkpoint(spec)), inputs, dtype=dtype, device=device)

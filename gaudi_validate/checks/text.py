@@ -5,21 +5,19 @@ Shapes: B prompts, V vocabulary; R rows, one for each token of each golden.
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import GenerationConfig
 
 from gaudi_validate.checks import budgets, teacher
-from gaudi_validate.checks.failures import frames, raised
-from gaudi_validate.checks.inputs import dtype_name
 from gaudi_validate.checks.kept import MIB, Kept
 from gaudi_validate.checks.logits import three_rows
 from gaudi_validate.checks.prompts import left_padded, pad_token, token_ids
-from gaudi_validate.core.evidence import Evidence, Location, Measurement
+from gaudi_validate.checks.run import dtype_name, evidence_of, run_of
+from gaudi_validate.core.evidence import Location, Measurement
 from gaudi_validate.core.hardware_table import lookup
 from gaudi_validate.core.messages import UserError
 from gaudi_validate.core.text_verdict import (
@@ -40,6 +38,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from gaudi_validate.checks.prompts import Prompt
+    from gaudi_validate.checks.run import Run
+    from gaudi_validate.core.evidence import Evidence
     from gaudi_validate.models.specs import ModelSpec
     from gaudi_validate.ports.base import Port
     from gaudi_validate.ports.pool import ModelPool
@@ -53,7 +53,7 @@ class GeneratedText:
     """A text and what a golden keeps of it, all JSON primitives.
 
     ``ids`` are the new tokens up to and with the end token; ``text`` is what they say, special tokens left out.
-    ``margins``: the reference's best logit minus its second best, at each of them. ``dtype``: that of the port.
+    ``margins``: the fp32 reference's best logit minus its second best, at each of them. ``dtype``: that of the port.
     """
 
     prompt: str
@@ -81,8 +81,9 @@ def generate(
     ids = written(pool, port, spec, prompts, new_tokens=new_tokens, dtype=dtype, hardware=hardware)
     prompt_ids = token_ids(pool, spec, prompts)
     forced = teacher.force(prompt_ids, ids, pad=pad_token(pool, spec, prompts))
-    best = teacher.reference_logits(pool, spec, forced.inputs, dtype).topk(2, dim=-1).values
-    margins = (best[:, 0] - best[:, 1]).split(list(forced.lengths))
+    run = run_of(pool, port, spec, forced.inputs, dtype, hardware=hardware)
+    best = teacher.reference_logits(run, torch.float32).topk(2, dim=-1).values
+    margins = torch.split(best[:, 0] - best[:, 1], list(forced.lengths))
     return [
         GeneratedText(
             prompt=prompt if isinstance(prompt, str) else " ".join(map(str, prompt)),
@@ -106,7 +107,7 @@ def written(
     dtype: torch.dtype,
     hardware: str = "cpu",
 ) -> list[list[int]]:
-    """Return the ids that ``port`` writes after each prompt, as :func:`generate`, which adds the reference's margins."""
+    """Return the ids that ``port`` writes after each prompt; :func:`generate` adds the reference's margins."""
     budgets.format_of(dtype_name(dtype))
     device = torch.device(lookup(hardware).device)
     rows = token_ids(pool, spec, prompts)
@@ -136,50 +137,47 @@ def compare(
     text first differs, the reference must hardly prefer the golden's: see ``core.text_verdict``. With ``strict`` a TIE
     fails too.
     """
-    started = time.perf_counter()
     if len(generated) != len(golden_ids):
         raise UserError(f"{len(generated)} texts and {len(golden_ids)} goldens", where=spec.name)
     if any(not golden for golden in golden_ids):
         raise UserError("a golden has no tokens", where=spec.name, do="update the golden")
-    evidence = Evidence(
-        check=CHECK,
-        status=Status.PASS,
-        reason=f"{TextVerdict.IDENTICAL}: {len(generated)} texts, {sum(map(len, golden_ids))} tokens",
-        model=spec.name,
-        scenario=f"greedy, {len(generated)} prompts",
-        port=port.name,
-        hardware=hardware,
-        dtype=dtype_name(dtype),
-    )
+    # What follows a shorter text is seen by nothing that is judged, so that any id will do there.
+    forced = teacher.force([one.prompt_ids for one in generated], golden_ids, pad=0)
+    run = run_of(pool, port, spec, forced.inputs, dtype, hardware=hardware)
+    case = _Case(run=run, forced=forced, generated=generated, golden_ids=golden_ids)
+    return evidence_of(CHECK, run, lambda evidence: _judge(evidence, case, strict=strict))
+
+
+def _judge(evidence: Evidence, case: _Case, *, strict: bool) -> Evidence:
+    count = len(case.generated)
     differing = [
-        index for index, one in enumerate(generated) if first_difference(golden_ids[index], one.ids) is not None
+        index
+        for index, one in enumerate(case.generated)
+        if first_difference(case.golden_ids[index], one.ids) is not None
     ]
+    evidence = replace(evidence, scenario=f"greedy, {count} prompts")
     if not differing:
-        return replace(evidence, measurements=_measurements([], len(generated)), duration_s=_since(started))
-    case = _Case(pool, port, spec, generated, golden_ids, dtype, hardware)
-    try:
-        found = _differences(case, differing)
-    except UserError:
-        raise
-    except Exception as error:  # whatever a port raises is its failure, not the session's
-        return replace(evidence, status=Status.FAIL, reason=raised(error), details=frames(error))
+        tokens = sum(map(len, case.golden_ids))
+        reason = f"{TextVerdict.IDENTICAL}: {count} texts, {tokens} tokens"
+        return replace(evidence, reason=reason, measurements=_measurements([], count))
+    found = _differences(case, differing)
     decisions = [
-        (index, decide(len(golden_ids[index]), found[index], share=budgets.TIE_SHARE)) for index in differing
+        (index, decide(len(case.golden_ids[index]), found[index], share=budgets.TIE_SHARE)) for index in differing
     ]
-    return replace(_verdict(evidence, case, decisions, strict=strict), duration_s=_since(started))
+    return _verdict(evidence, case, decisions, strict=strict)
 
 
-class _Case(NamedTuple):
-    pool: ModelPool
-    port: Port
-    spec: ModelSpec
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Case:
+    run: Run
+    forced: teacher.Forced
     generated: Sequence[GeneratedText]
     golden_ids: Sequence[Sequence[int]]
-    dtype: torch.dtype
-    hardware: str
 
     def words(self, ids: Sequence[int]) -> str:
-        return _said(self.pool, self.spec, ids, words=self.generated[0].text != _numbers(self.generated[0].ids))
+        """Return what ``ids`` say, or the ids where the prompts were ids."""
+        one = self.generated[0]
+        return _said(self.run.pool, self.run.spec, ids, words=one.text != _numbers(one.ids))
 
 
 def _greedy(
@@ -187,7 +185,7 @@ def _greedy(
 ) -> list[list[int]]:
     ids_BP, mask_BP = left_padded(rows, pad)
     ends = _end_tokens(model)
-    config = GenerationConfig(
+    config = GenerationConfig(  # type: ignore[no-untyped-call]
         max_new_tokens=new_tokens,
         do_sample=False,
         num_beams=1,
@@ -201,7 +199,7 @@ def _greedy(
         bos_token_id=model.generation_config.bos_token_id,
     )
     with torch.no_grad(), port.active(model), _generation_config(model, config):
-        result = model.generate(
+        result: torch.Tensor = model.generate(  # type: ignore[operator]
             ids_BP.to(model.device), attention_mask=mask_BP.to(model.device), generation_config=config
         )
     return [_until_end(row, ends) for row in result[:, ids_BP.shape[1] :].tolist()]
@@ -220,7 +218,7 @@ def _until_end(ids: list[int], ends: Sequence[int]) -> list[int]:
 
 @contextmanager
 def _generation_config(model: PreTrainedModel, config: GenerationConfig) -> Iterator[None]:
-    """Make ``config`` the model's own: transformers fills what it takes for unset from there, 4.55 and 5 by other rules."""
+    """Make ``config`` the model's own: transformers fills what it takes for unset from there, and versions differ."""
     before = model.generation_config
     model.generation_config = config
     try:
@@ -231,41 +229,36 @@ def _generation_config(model: PreTrainedModel, config: GenerationConfig) -> Iter
 
 def _differences(case: _Case, differing: Sequence[int]) -> dict[int, list[Difference]]:
     """Return, for each text that differs, where the port would not write the golden's token, the golden's before it."""
-    pad = 0  # what follows a shorter text is seen by nothing that is judged
-    forced = teacher.force([one.prompt_ids for one in case.generated], case.golden_ids, pad=pad)
-    rows = three_rows(case.pool, case.port, case.spec, forced.inputs, case.dtype, case.hardware)
+    rows = three_rows(case.run)
     best = rows[0].argmax(-1)
     found: dict[int, list[Difference]] = {}
     for index in differing:
         golden, wrote = case.golden_ids[index], case.generated[index].ids
         start = first_difference(golden, wrote) or 0
-        tokens = {step: int(best[forced.row(index, step)]) for step in range(len(golden))}
+        tokens = {step: int(best[case.forced.row(index, step)]) for step in range(len(golden))}
         other: dict[int, int | None] = {step: token for step, token in tokens.items() if token != golden[step]}
         other[start] = wrote[start] if start < len(wrote) else None
-        found[index] = [_difference(rows, forced, index, step, golden, token) for step, token in other.items()]
+        found[index] = [_difference(case, rows, (index, step), token) for step, token in other.items()]
     return found
 
 
 def _difference(
-    rows: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    forced: teacher.Forced,
-    index: int,
-    step: int,
-    golden: Sequence[int],
-    token: int | None,
+    case: _Case, rows: tuple[torch.Tensor, torch.Tensor, torch.Tensor], place: tuple[int, int], token: int | None
 ) -> Difference:
+    index, step = place
+    golden = case.golden_ids[index]
     if token is None or step >= len(golden):
         ended = golden[step] if step < len(golden) else None
         return Difference(step=step, golden=ended, port=token, margin=torch.inf, allowed=0.0)
-    _, naive, reference = (one[forced.row(index, step), [golden[step], token]].double() for one in rows)
-    fmt = budgets.format_of(dtype_name(rows[0].dtype))
+    row = case.forced.row(index, step)
+    _, naive, reference = (one[row, [golden[step], token]].double() for one in rows)
     logits, errors = reference.tolist(), (naive - reference).tolist()
     return Difference(
         step=step,
         golden=golden[step],
         port=token,
         margin=logits[0] - logits[1],
-        allowed=tie_allowance(logits, errors, bits=fmt.bits, factor=budgets.TIE_FACTOR),
+        allowed=tie_allowance(logits, errors, bits=case.run.format.bits, factor=budgets.TIE_FACTOR),
     )
 
 
@@ -323,7 +316,8 @@ def _details(case: _Case, decisions: Sequence[tuple[int, TextDecision]]) -> tupl
     for index, decision in decisions:
         golden, wrote = case.golden_ids[index], case.generated[index].ids
         start = decision.differences[0].step
-        lines.append(f"prompt {index}: {decision.verdict}, {len(decision.differences)} tokens differ, {decision.most} may")
+        count = f"{len(decision.differences)} tokens differ, {decision.most} may"
+        lines.append(f"prompt {index}: {decision.verdict}, {count}")
         lines.append(f"  up to there: {case.generated[index].prompt}{case.words(golden[:start])}")
         lines.append(f"  golden: {case.words(golden[start:])}")
         lines.append(f"  port: {case.words(wrote[start:])}")
@@ -339,7 +333,3 @@ def _said(pool: ModelPool, spec: ModelSpec, ids: Sequence[int], *, words: bool) 
 
 def _numbers(ids: Sequence[int]) -> str:
     return " ".join(map(str, ids))
-
-
-def _since(started: float) -> float:
-    return time.perf_counter() - started
