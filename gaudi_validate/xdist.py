@@ -160,7 +160,7 @@ class Recorder:
         from gaudi_validate.report.terminal import summary
 
         writer = terminalreporter._tw
-        terminalreporter.section("gaudi-validate")
+        terminalreporter.write_sep("=", "gaudi-validate")
         for line in summary(
             evidence,
             strict=self._settings.strict_verdicts,
