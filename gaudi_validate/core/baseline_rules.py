@@ -213,6 +213,9 @@ def loosened(before: Baseline, after: Baseline) -> str | None:
         return f"its tolerance rises from {before.tolerance:g} to {after.tolerance:g}"
     if before.kind != "speed":
         return f"it rises from {before.value} to {after.value}" if after.value > before.value else None
+    if after.occasions < before.occasions:
+        there, here = before.device or before.hardware, after.device or after.hardware
+        return f"{before.occasions} occasions on {there} would be dropped for {after.occasions} on {here}"
     if before.provisional:
         return None
     old, new = worst_allowed(before), worst_allowed(after)

@@ -42,7 +42,7 @@ from gaudi_validate.core.messages import UserError
 from gaudi_validate.core.verdicts import Status, fails
 from gaudi_validate.golden import messages
 from gaudi_validate.golden.generated import CHECK, Comparer, Generated, exact, incomparable, plain
-from gaudi_validate.golden.names import case_of_test
+from gaudi_validate.golden.names import case_of_test, check_apart
 from gaudi_validate.golden.proposals import propose_text
 from gaudi_validate.golden.store import GoldenStore
 
@@ -175,9 +175,10 @@ class GoldenExtension(AbstractSyrupyExtension):
 
     context: GoldenContext | None = None
 
-    def __init__(self) -> None:
-        if self.context is None:
-            raise UserError("goldens are not snapshots", do="use the golden fixture instead of snapshot.use_extension")
+    @classmethod
+    def get_location(cls, **_options: Any) -> str:
+        """Refuse: only syrupy's own assertion asks, when a test gives it this extension."""
+        raise UserError("goldens are not snapshots", do="use the golden fixture instead of snapshot.use_extension")
 
     def serialize(self, data: Any, **_options: Any) -> str:
         """Return the text, for syrupy's report."""
@@ -247,7 +248,7 @@ class GoldenAssertion(SnapshotAssertion):
         index = self.index
         if isinstance(index, str):
             return index
-        case = case_of_test(self.test_location.testname)
+        case = case_of_test(self.test_location.snapshot_name)
         return f"{case}.{index}" if index else case
 
     def __eq__(self, other: object) -> bool:
@@ -306,7 +307,7 @@ def golden_assertion(request: pytest.FixtureRequest, context: GoldenContext) -> 
     session = getattr(request.config, "_syrupy", None)
     if session is None:
         raise UserError("golden needs syrupy's pytest plugin", do="run without -p no:syrupy")
-    _check_apart(context.settings.golden_dir)
+    check_apart(context.settings.golden_dir, SnapshotCollectionStorage.snapshot_dirname)
     asked = bool(getattr(request.config.option, "update_snapshots", False))
     known = replace(context, snapshot_update=asked)
     return GoldenAssertion(
@@ -315,14 +316,3 @@ def golden_assertion(request: pytest.FixtureRequest, context: GoldenContext) -> 
         test_location=PyTestLocation(request.node),
         update_snapshots=False,
     )
-
-
-def _check_apart(golden_dir: Path) -> None:
-    """Refuse a golden folder in a snapshot folder: syrupy deletes there what it does not know."""
-    snapshots = Path(SnapshotCollectionStorage.snapshot_dirname).name
-    if snapshots in golden_dir.absolute().parts:
-        raise UserError(
-            f"goldens are kept in a folder that --snapshot-dirname names ({snapshots})",
-            where=str(golden_dir),
-            do="syrupy deletes what it does not know there: choose another --snapshot-dirname or --golden-dir",
-        )

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from gaudi_validate.core.messages import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MAX_LENGTH = 120
 _SLUG = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.+=@-]*[A-Za-z0-9_+=@-])?")
@@ -45,6 +50,21 @@ def model_folder(name: str) -> str:
 def model_of_folder(folder: str) -> str:
     """Return the model whose folder this is: the inverse of :func:`model_folder`."""
     return folder.replace(_SEPARATOR, "/")
+
+
+def check_apart(golden_dir: Path, snapshot_dirname: str | Path) -> None:
+    """Refuse a golden folder inside a folder that syrupy takes for its own: it deletes there what it does not know.
+
+    Raises:
+        UserError: ``snapshot_dirname`` (--snapshot-dirname) names a folder that holds ``golden_dir``, or is it.
+    """
+    snapshots = PurePath(snapshot_dirname).name
+    if snapshots in golden_dir.absolute().parts:
+        raise UserError(
+            f"--snapshot-dirname {snapshots} is a folder that holds goldens, and syrupy deletes what it does not know",
+            where=str(golden_dir),
+            do="choose another --snapshot-dirname or --golden-dir",
+        )
 
 
 def case_of_test(test: str) -> str:
