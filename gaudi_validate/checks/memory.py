@@ -156,6 +156,7 @@ def decode_allocation(
     batch: int = 1,
     dtype: torch.dtype = torch.bfloat16,
     allowed_copies: float = LIMITS["cache_copies"].value,
+    fake: bool = False,
     hardware: str = "cpu",
 ) -> Evidence:
     """Return how many times one decoding step copies the KV cache, counted exactly: with grouped views not once.
@@ -164,6 +165,9 @@ def decode_allocation(
     copies of keys and values, is ``(a(2S,2D) - a(2S,D) - a(S,2D) + a(S,D)) / cache(S,D)``: scores grow with S alone
     and outputs with D alone, and fall out. ``repeat_kv`` shows the number of query heads to a key/value head, an
     upcast of the cache to fp32 shows 2 in bf16.
+
+    Real tensors by default: the call is small, and an implementation may copy only where it finds reason in the values.
+    ``fake`` shows what it does where the host does not read them, as on an HPU.
     """
     started = time.perf_counter()
     base = AttentionShape(
@@ -175,7 +179,7 @@ def decode_allocation(
     for padded in (False, True):
         sizes = [(s, d) for s in (1, 2) for d in (1, 2)]
         shapes = [replace(base, kv_length=length * s, head_dim=head_dim * d, padded=padded) for s, d in sizes]
-        counts = count_each(as_port(port), shapes, attend, fake=True)
+        counts = count_each(as_port(port), shapes, attend, fake=fake)
         if isinstance(counts, Failed):
             verdicts.append(_failed(counts))
             continue

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from transformers import AttentionInterface, DynamicCache, LlamaConfig, LlamaForCausalLM
 from transformers.masking_utils import AttentionMaskInterface, create_causal_mask
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from transformers import PreTrainedModel
+
+    AttentionFunction = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +72,15 @@ class AttentionInputs:
     key_BKSD: torch.Tensor
     value_BKSD: torch.Tensor
     hidden_BTE: torch.Tensor
+    position_T: torch.Tensor
+    position_1T: torch.Tensor
     padding_BS: torch.Tensor | None
     cache: Any
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """All tensors that exist before the call."""
-        found = (self.query_BHTD, self.key_BKSD, self.value_BKSD, self.hidden_BTE, self.padding_BS)
+        found = (self.query_BHTD, self.key_BKSD, self.value_BKSD, self.hidden_BTE, self.position_T, self.padding_BS)
         return tuple(tensor for tensor in found if tensor is not None)
 
 
@@ -122,24 +126,31 @@ def make_inputs(shape: AttentionShape, *, device: str = "cpu", seed: int = 0) ->
         slots = torch.empty(1, 1, past, 1, dtype=torch.bool, device=device)
         cache.update(slots, slots, 0)
     hidden = made(batch, shape.length, 1).expand(-1, -1, shape.heads * shape.head_dim)
-    return AttentionInputs(query, keys[0], keys[1], hidden, padding, cache)
+    return AttentionInputs(query, keys[0], keys[1], hidden, *_positions(shape, device, fake=fake), padding, cache)
+
+
+def _positions(shape: AttentionShape, device: str, *, fake: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the positions of the query rows, [T] and as a view [1, T]."""
+    position_T = torch.arange(shape.keys - shape.length, shape.keys, device=device)
+    position_1T = position_T[None]
+    if fake:
+        # Mask functions read the first position; it is known here, so the fake tensor may have its values.
+        with unset_fake_temporarily():
+            position_T.constant = torch.arange(shape.keys - shape.length, shape.keys)  # type: ignore[attr-defined]
+    return position_T, position_1T
 
 
 def make_mask(model: PreTrainedModel, inputs: AttentionInputs) -> Any:
     """Return the mask that ``model``'s attention implementation is given: of the function registered for it."""
-    length = inputs.query_BHTD.shape[2]
-    position = torch.arange(
-        inputs.key_BKSD.shape[2] - length, inputs.key_BKSD.shape[2], device=inputs.query_BHTD.device
-    )
     known = {
         "config": model.config,
         "inputs_embeds": inputs.hidden_BTE,
         "input_embeds": inputs.hidden_BTE,  # the name of transformers 4
         "attention_mask": inputs.padding_BS,
-        "cache_position": position,
+        "cache_position": inputs.position_T,
         "past_key_values": inputs.cache,
         "cache": inputs.cache,  # the name of later versions of 5
-        "position_ids": position[None],
+        "position_ids": inputs.position_1T,
     }
     taken = inspect.signature(create_causal_mask).parameters
     with _padding_is_real(model, inputs):
@@ -148,9 +159,14 @@ def make_mask(model: PreTrainedModel, inputs: AttentionInputs) -> Any:
 
 def attend(model: PreTrainedModel, inputs: AttentionInputs) -> torch.Tensor:
     """Make the mask, call the attention function of ``model``'s implementation, return its output [B, T, H, D]."""
+    return attend_with(attention_function(model), model, inputs, make_mask(model, inputs))
+
+
+def attend_with(
+    function: AttentionFunction, model: PreTrainedModel, inputs: AttentionInputs, mask: Any
+) -> torch.Tensor:
+    """Call ``function`` as ``model``'s first layer calls it, with a mask that is there, and return [B, T, H, D]."""
     module = model.model.layers[0].self_attn
-    mask = make_mask(model, inputs)
-    function = attention_function(model)
     output, _ = function(
         module,
         inputs.query_BHTD,
@@ -163,7 +179,7 @@ def attend(model: PreTrainedModel, inputs: AttentionInputs) -> torch.Tensor:
     return output
 
 
-def attention_function(model: PreTrainedModel) -> Callable[..., tuple[torch.Tensor, torch.Tensor | None]]:
+def attention_function(model: PreTrainedModel) -> AttentionFunction:
     """Return the function registered for ``model``'s attention implementation.
 
     Raises:
@@ -173,7 +189,7 @@ def attention_function(model: PreTrainedModel) -> Callable[..., tuple[torch.Tens
     registry: dict[str, Any] = dict(AttentionInterface._global_mapping)
     if name not in registry:
         raise UserError("no such attention implementation", where=repr(name), do="register it with transformers first")
-    found: Callable[..., tuple[torch.Tensor, torch.Tensor | None]] = registry[name]
+    found: AttentionFunction = registry[name]
     return found
 
 

@@ -60,7 +60,7 @@ def paired(
     """Time ``before`` (A) and ``after`` (B), ``repetitions`` each, in the order ABBA ABBA ...
 
     Each side is warmed up until three repetitions in a row lie within 5 %, or ``warm_limit`` were made: on a machine
-    that never settles the samples' own spread then decides. Garbage is collected before, never during, the timing.
+    that never settles the samples' own spread then decides. The garbage collector is off meanwhile.
 
     Args:
         before: the one that stands for "before", or the naive one.
@@ -73,7 +73,6 @@ def paired(
     """
     sides = {"A": before, "B": after}
     collect = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         timer = _Timer(synchronise, clock_ns)

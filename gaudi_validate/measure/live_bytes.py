@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -346,7 +346,9 @@ def _inner(wrapper: torch.Tensor) -> list[torch.Tensor]:
     flatten = getattr(wrapper, "__tensor_flatten__", None)
     if flatten is not None:
         return [getattr(wrapper, name) for name in flatten()[0]]
-    return list(_tensors(vars(wrapper).values()))
+    held = list(vars(wrapper).values())
+    held += [getattr(one, f.name) for one in held if is_dataclass(one) for f in fields(one)]
+    return list(_tensors(held))
 
 
 def _sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
