@@ -51,6 +51,12 @@ def _bell(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
 
 def _moments(name: str, shape: tuple[int, ...], config: Any) -> tuple[float, float]:
     """Return mean and standard deviation of the entries of one parameter."""
+    if len(shape) == 1 or name.endswith("bias"):
+        return _moments_of_vector(name, gemma=_is_gemma(config))
+    return 0.0, _matrix_deviation(name, shape, config)
+
+
+def _moments_of_vector(name: str, *, gemma: bool) -> tuple[float, float]:
     if name.endswith("bias"):
         return 0.0, 0.2
     if name.endswith(".sinks"):
@@ -58,18 +64,25 @@ def _moments(name: str, shape: tuple[int, ...], config: Any) -> tuple[float, flo
     if name.endswith(_QK_NORM):
         # q and k have unit RMS times these weights, so the logits' sd is their mean square at a scale of d^-0.5.
         return math.sqrt(SHARPNESS), 0.2
-    gemma = config.model_type.startswith("gemma")
-    if len(shape) == 1:
+    if gemma:
         # Gemma multiplies by 1 + weight. Its last norm makes up for the small output matrix, see below.
-        return (15.0 if name == "model.norm.weight" else 0.0) if gemma else 1.0, 0.2
+        return 15.0 if name == "model.norm.weight" else 0.0, 0.2
+    return 1.0, 0.2
+
+
+def _matrix_deviation(name: str, shape: tuple[int, ...], config: Any) -> float:
     if name.endswith(_QK):
-        return 0.0, _qk_deviation(config)
+        return _qk_deviation(config)
     if name.endswith(_EMBEDDINGS):
         # Gemma multiplies embeddings by sqrt(hidden_size), and its output matrix is the same one: small, so that the
         # layers outweigh the embedding, or greedy text would repeat its last token for ever.
-        return 0.0, 0.01 if gemma else 1.0
+        return 0.01 if _is_gemma(config) else 1.0
     # Twice the variance-preserving value: layers add as much as they find, and output logits have an sd of about 2.
-    return 0.0, 2.0 / math.sqrt(shape[-2] if name.endswith(_INPUTS_FIRST) else shape[-1])
+    return 2.0 / math.sqrt(shape[-2] if name.endswith(_INPUTS_FIRST) else shape[-1])
+
+
+def _is_gemma(config: Any) -> bool:
+    return bool(config.model_type.startswith("gemma"))
 
 
 def _qk_deviation(config: Any) -> float:
