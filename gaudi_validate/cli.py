@@ -82,11 +82,14 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 def fetch(options: argparse.Namespace) -> int:
-    """Bring a model by name and print its folder."""
+    """Bring a model by name and print its folder; progress goes to stderr."""
+    from rich.console import Console
+
     from gaudi_validate.core.paths import cache_dir
     from gaudi_validate.models.fetch import fetch as bring
 
-    say(str(bring(options.name, options.cache_dir or cache_dir(os.environ))))
+    folder = bring(options.name, options.cache_dir or cache_dir(os.environ), console=Console(stderr=True))
+    say(str(folder))
     return 0
 
 

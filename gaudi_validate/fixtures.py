@@ -9,7 +9,6 @@ import pytest
 
 from gaudi_validate import options
 from gaudi_validate.core.messages import UserError
-from gaudi_validate.judge import Judge
 from gaudi_validate.session import chosen_port, model_pool, model_spec, open_device, port_under_test, torch_dtype
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from gaudi_validate.golden.generated import Comparer, Generated
     from gaudi_validate.golden.records import TextGolden
     from gaudi_validate.hardware.device import Device
+    from gaudi_validate.judge import Judge
     from gaudi_validate.measure.attention_call import AttentionShape
     from gaudi_validate.models.specs import ModelSpec
     from gaudi_validate.ports.base import Port
@@ -71,6 +71,8 @@ def judge(request: pytest.FixtureRequest) -> Judge:
         def test_own_rule(judge):
             judge(Evidence(check="own", status=Status.PASS, reason="3 of 3 agree"))
     """
+    from gaudi_validate.judge import Judge
+
     return Judge(request)
 
 

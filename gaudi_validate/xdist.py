@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gaudi_validate import options
-from gaudi_validate.core import travel
 from gaudi_validate.core.messages import UserError
-from gaudi_validate.core.verdicts import fails
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,13 +48,23 @@ class Recorder:
         """Count what could not be collected."""
         self._broken += report.failed
 
-    def records(self, key: str) -> list[dict[str, Any]]:
+    def _records(self, key: str) -> list[dict[str, Any]]:
         """Return what arrived under ``key``, in the order of arrival."""
+        from gaudi_validate.core import travel
+
         return [record for properties in self._sent.values() for record in travel.sent(properties, key)]
 
     def evidence(self) -> list[Evidence]:
         """Return the evidence that arrived."""
-        return [travel.evidence_from(record) for record in self.records(travel.EVIDENCE_KEY)]
+        from gaudi_validate.core import travel
+
+        return [travel.evidence_from(record) for record in self._records(travel.EVIDENCE_KEY)]
+
+    def proposals(self) -> list[dict[str, Any]]:
+        """Return what tests would have recorded as goldens and baselines."""
+        from gaudi_validate.core import travel
+
+        return self._records(travel.PROPOSAL_KEY)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -79,22 +87,23 @@ class Recorder:
             provenance=self._provenance(),
             settings=evidence_file.settings_that_matter(self._settings),
             evidence=tuple(self.evidence()),
-            proposals=tuple(self.records(travel.PROPOSAL_KEY)),
+            proposals=tuple(self.proposals()),
         )
         evidence_file.write(self._config.invocation_params.dir / self._settings.evidence, content)
         self._notes.append(f"evidence: {self._settings.evidence}")
 
     def _provenance(self) -> Provenance:
+        from gaudi_validate.core import travel
         from gaudi_validate.core.provenance import collect
 
-        device = next(iter(self.records(travel.DEVICE_KEY)), {})
+        device = next(iter(self._records(travel.DEVICE_KEY)), {})
         return collect(
             self._settings.hardware, self._config.rootpath, device=device.get("name"), driver=device.get("driver")
         )
 
     def _apply_proposals(self, session: pytest.Session) -> bool:
         """Update and prune goldens; return whether anything that was asked for was refused."""
-        settings, proposals = self._settings, self.records(travel.PROPOSAL_KEY)
+        settings, proposals = self._settings, self.proposals()
         if not (settings.update_golden or settings.prune_golden):
             return False
         from gaudi_validate.core.golden_rules import Outcome
@@ -109,6 +118,7 @@ class Recorder:
         return any(one.outcome is Outcome.REFUSED for one in decisions)
 
     def _decide(self, session: pytest.Session, proposals: list[dict[str, Any]]) -> list[Decision]:
+        from gaudi_validate.core.evidence import to_json
         from gaudi_validate.golden.store import GoldenStore
         from gaudi_validate.golden.update import Run, apply
 
@@ -118,9 +128,8 @@ class Recorder:
             undecided = [one for one in proposals if one.get("status") not in (None, "PASS", "NO_BASELINE")]
             not_full = not_full or (f"{len(undecided)} goldens were not judged" if undecided else None)
             proposals = [one for one in proposals if one.get("status") == "PASS"]
-        run = Run(
-            evidence=self.records(travel.EVIDENCE_KEY), provenance=self._provenance(), reason=settings.golden_reason
-        )
+        evidence = [to_json(one) for one in self.evidence()]
+        run = Run(evidence=evidence, provenance=self._provenance(), reason=settings.golden_reason)
         store = GoldenStore(settings.golden_dir)
         return apply(proposals, run, store, prune=settings.prune_golden, not_full=not_full)
 
@@ -137,6 +146,8 @@ class Recorder:
 
     def _notes_of_summary(self) -> list[str]:
         """Return the notes, and that tests failed for other reasons than a verdict, which no count shows."""
+        from gaudi_validate.core.verdicts import fails
+
         strict = self._settings.strict_verdicts
         judged = {one.test for one in self.evidence() if fails(one.status, strict=strict)}
         other = [test for test, outcome in self._outcomes.items() if outcome == "failed" and test not in judged]
