@@ -122,6 +122,7 @@ class AssertParity:
         rule: Rule = "logic",
         dtype: str | torch.dtype | None = None,
         port: Port | str | None = None,
+        prompts: Sequence[str] | None = None,
     ) -> list[Evidence]:
         """Hold a port to ``rule`` on ``model`` and return the evidence; fail the test if any of it fails.
 
@@ -131,43 +132,51 @@ class AssertParity:
             rule: "logic" (fp64), "precision" (call by call in ``dtype``) or "logits" (of the whole model in ``dtype``).
             dtype: the deployed dtype; default --dtype. The logic rule has its own.
             port: a port or an attention implementation; default the one under test.
+            prompts: texts to run in the place of scenarios, all in one batch, for the rules in a deployed dtype.
         """
         spec = model.spec if isinstance(model, LoadedModel) else model_spec(self._config, model)
         if port is None and isinstance(model, LoadedModel):
             port = model.port
         tested = chosen_port(self._config, port)
-        evidence = [self._one(rule, tested, spec, scenario, dtype) for scenario in _scenarios(spec, scenarios)]
+        cases = _scenarios(spec, scenarios) if prompts is None else [prompts]
+        evidence = [self._one(rule, tested, spec, case, dtype) for case in cases]
         self._judge(*evidence)
         return evidence
 
     def _one(
-        self, rule: Rule, port: Port, spec: ModelSpec, scenario: Scenario, dtype: str | torch.dtype | None
+        self, rule: Rule, port: Port, spec: ModelSpec, case: Scenario | Sequence[str], dtype: str | torch.dtype | None
     ) -> Evidence:
+        from gaudi_validate.scenarios.data import Scenario
+
         pool, hardware = model_pool(self._config), options.settings_of(self._config).hardware
         if rule == "logic":
             from gaudi_validate.checks.logic import logic_parity
 
-            return logic_parity(pool, port, spec, scenario, hardware=hardware)
+            if not isinstance(case, Scenario):
+                raise UserError("the logic rule runs scenarios, not prompts", do="use rule='precision' or 'logits'")
+            return logic_parity(pool, port, spec, case, hardware=hardware)
         in_dtype = torch_dtype(self._config, dtype)
         if rule == "precision":
             from gaudi_validate.checks.precision import precision_parity
 
-            return precision_parity(pool, port, spec, scenario, in_dtype, hardware=hardware)
+            return precision_parity(pool, port, spec, case, in_dtype, hardware=hardware)
         if rule == "logits":
             from gaudi_validate.checks.logits import logits_parity
 
-            return logits_parity(pool, port, spec, scenario, in_dtype, hardware=hardware)
+            return logits_parity(pool, port, spec, case, in_dtype, hardware=hardware)
         raise UserError("unknown parity rule", where=repr(rule), do="use logic, precision or logits")
 
 
-def _scenarios(spec: ModelSpec, wanted: Scenario | str | Iterable[Scenario | str] | None) -> list[Scenario]:
+def _scenarios(
+    spec: ModelSpec, wanted: Scenario | str | Iterable[Scenario | str] | None
+) -> list[Scenario | Sequence[str]]:
     """Return the scenarios that are meant; by default those that say anything about ``spec``."""
     from gaudi_validate.scenarios.data import Scenario
-    from gaudi_validate.scenarios.matrix import BY_ID, MATRIX
+    from gaudi_validate.scenarios.matrix import BY_ID, applicable
 
     if wanted is None:
-        return [scenario for scenario in MATRIX if scenario.needs <= spec.features]
-    found = []
+        return [*applicable(spec.features)]
+    found: list[Scenario | Sequence[str]] = []
     for one in [wanted] if isinstance(wanted, (Scenario, str)) else wanted:
         if isinstance(one, str) and one not in BY_ID:
             raise UserError("unknown scenario", where=repr(one), do=f"use one of {', '.join(BY_ID)}")
@@ -331,6 +340,16 @@ class MemoryGate(_Gate):
         from gaudi_validate.checks.memory import decode_allocation
 
         return self._judged(decode_allocation, port, **case)
+
+    def model_peak(self, model: str | None = None, *, port: Port | str | None = None, **case: Any) -> Evidence:
+        """Peak of a whole model's prefill or decoding step over naive's: ``checks.model_memory.model_peak``."""
+        from gaudi_validate.checks.model_memory import model_peak
+
+        hardware = options.settings_of(self._config).hardware
+        pool, tested = model_pool(self._config), chosen_port(self._config, port)
+        evidence = model_peak(pool, tested, model_spec(self._config, model), hardware=hardware, **case)
+        self._judge(evidence)
+        return evidence
 
 
 class PerfGate(_Gate):

@@ -67,9 +67,9 @@ def _figure(group: Sequence[Evidence]) -> str:
     headlines = [pairs[0] for pairs in limited if pairs]
     if broken or headlines:
         one, item = max(broken or headlines, key=lambda pair: strain(pair[1]))
-        limit = f" of {number(item.limit)}" if item.better == "lower" else f", at least {number(item.limit)},"
+        limit = f"{'limit' if item.better == 'lower' else 'at least'} {number(item.limit)}"
         where = f" ({one.scenario})" if len(group) > 1 and one.scenario else ""
-        return f"{item.name} {number(item.value)}{limit}{_unit(item)}{where}"
+        return f"{item.name} {number(item.value)}{_unit(item)}, {limit}{where}"
     reported = [item for one in group for item in one.measurements]
     return f"{reported[0].name} {number(reported[0].value)}{_unit(reported[0])}" if reported else ""
 

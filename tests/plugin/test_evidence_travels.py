@@ -43,7 +43,7 @@ def test_the_summary_counts_every_status_and_names_the_next_command(pytester: py
     assert lines[start + 1 : end] == [
         "1 FAIL, 1 NOT_MEASURED, 0 ENV_MISMATCH, 0 NO_BASELINE, 1 INCONCLUSIVE, 0 IMPROVED, 4 PASS",
         "verdict  check         model       port  dtype    cases  nearest to its limit",
-        "FAIL     logic parity  tiny-llama  mine  float64    3/7  worst 2e-09 of 1e-09 sd (s20)",
+        "FAIL     logic parity  tiny-llama  mine  float64    3/7  worst 2e-09 sd, limit 1e-09 (s20)",
         "next (the first FAIL alone):",
         "  pytest test_port.py::test_bad",
     ]
@@ -62,7 +62,7 @@ def test_the_same_verdicts_with_workers(pytester: pytest.Pytester, workers: tupl
             "  1 more verdict of this test fails: NOT_MEASURED logic parity: mine on tiny-llama, scenario s1 *",
             "  reproduce: pytest test_port.py::test_bad",
             "1 FAIL, 1 NOT_MEASURED, 0 ENV_MISMATCH, 0 NO_BASELINE, 1 INCONCLUSIVE, 0 IMPROVED, 4 PASS",
-            "FAIL     logic parity  tiny-llama  mine  float64    3/7  worst 2e-09 of 1e-09 sd (s20)",
+            "FAIL     logic parity  tiny-llama  mine  float64    3/7  worst 2e-09 sd, limit 1e-09 (s20)",
         ]
     )
     result.stdout.no_fnmatch_line("*Traceback*")

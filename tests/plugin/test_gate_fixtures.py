@@ -27,6 +27,10 @@ def test_mask(memory_gate):
 def test_decode(memory_gate):
     memory_gate.decode(length=128, **SMALL)
 
+def test_model(memory_gate):
+    evidence = memory_gate.model_peak("tiny-llama", lengths=(32, 64, 128))
+    assert evidence.model == "tiny-llama"
+
 def test_speed(perf_gate):
     shape = AttentionShape(length=64, dtype=torch.float32, **SMALL)
     evidence = perf_gate.faster_than_naive(shape, required=1e-6)
@@ -35,6 +39,10 @@ def test_speed(perf_gate):
 TEXT = """
 def test_logic(assert_parity):
     assert_parity("tiny-llama", "single")
+
+def test_precision(assert_parity):
+    assert_parity("tiny-llama", rule="precision", prompts=["He has a", "Peace"])
+    assert_parity("tiny-llama", "single", rule="logits", dtype="bfloat16")
 
 def test_text(generate, golden):
     (text,) = generate(["He has a"], new_tokens=8)
@@ -59,7 +67,7 @@ def test_gates_judge_and_record(pytester: pytest.Pytester, cache: Path) -> None:
     text = result.stdout.str()
     assert "Traceback" not in text
     assert "INTERNALERROR" not in text
-    for check in ("attention memory", "mask memory", "decode memory", "attention speed"):
+    for check in ("attention memory", "mask memory", "decode memory", "model memory", "attention speed"):
         assert check in text
 
 
@@ -80,6 +88,6 @@ def test_decode(memory_gate):
 def test_generated_text_against_its_golden(pytester: pytest.Pytester, cache: Path) -> None:
     pytester.makepyfile(test_it=TEXT)
     options = ("--model", "tiny-llama", "--dtype", "float32")
-    run(pytester, cache, *options, "--update-golden").assert_outcomes(passed=2)
+    run(pytester, cache, *options, "--update-golden").assert_outcomes(passed=3)
     assert (pytester.path / "golden/text/cpu/tiny-llama/he-has-a.json").is_file()
-    run(pytester, cache, *options).stdout.fnmatch_lines(["0 FAIL, *, 0 NO_BASELINE, *, 2 PASS"])
+    run(pytester, cache, *options).stdout.fnmatch_lines(["0 FAIL, *, 0 NO_BASELINE, *, 4 PASS"])

@@ -57,7 +57,7 @@ def test_the_whole_text_of_a_passing_run() -> None:
     ) == [
         "0 FAIL, 0 NOT_MEASURED, 0 ENV_MISMATCH, 0 NO_BASELINE, 0 INCONCLUSIVE, 0 IMPROVED, 2 PASS",
         "verdict  check         model  port  dtype    cases  nearest to its limit",
-        "PASS     logic parity  m      p     float64      2  worst 3e-13 of 1e-09 sd (packed)",
+        "PASS     logic parity  m      p     float64      2  worst 3e-13 sd, limit 1e-09 (packed)",
     ]
 
 
@@ -88,8 +88,8 @@ def test_what_has_no_baseline_is_recorded_next() -> None:
 def test_a_broken_count_is_shown_before_a_good_headline() -> None:
     calls = Measurement(name="attention calls", value=0, unit="calls", limit=12, better="higher")
     broken, good = one(Status.FAIL, worst(1e-14), calls, scenario="a"), one(Status.PASS, worst(9e-10), scenario="b")
-    assert [row.figure for row in rows([good, broken])] == ["attention calls 0, at least 12, calls (a)"]
-    assert [row.figure for row in rows([good])] == ["worst 9e-10 of 1e-09 sd"]
+    assert [row.figure for row in rows([good, broken])] == ["attention calls 0 calls, at least 12 (a)"]
+    assert [row.figure for row in rows([good])] == ["worst 9e-10 sd, limit 1e-09"]
 
 
 @pytest.mark.parametrize(
