@@ -10,7 +10,8 @@ from gaudi_validate.core.baseline_rules import Baseline, Session, band, judge, l
 from gaudi_validate.core.verdicts import Status
 from gaudi_validate.golden.store import GoldenStore
 from gaudi_validate.golden.update import apply
-from tests.golden.builders import metric_proposal, run
+
+from .builders import metric_proposal, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,8 +112,16 @@ def test_a_thin_speed_baseline_judges_nothing() -> None:
     ("values", "status", "reason"),
     [
         ((96.0,), Status.PASS, "decode 96 tok/s, within 5.0% of the recorded 100 (5 occasions)"),
-        ((94.0,), Status.INCONCLUSIVE, "decode 94 tok/s, past the bar 95 in 1 of 1 runs, two fail: run again (5 occasions)"),
-        ((94.0, 96.0), Status.INCONCLUSIVE, "decode 96 tok/s, past the bar 95 in 1 of 2 runs, two fail: run again (5 occasions)"),
+        (
+            (94.0,),
+            Status.INCONCLUSIVE,
+            "decode 94 tok/s, past the bar 95 in 1 of 1 runs, two fail: run again (5 occasions)",
+        ),
+        (
+            (94.0, 96.0),
+            Status.INCONCLUSIVE,
+            "decode 96 tok/s, past the bar 95 in 1 of 2 runs, two fail: run again (5 occasions)",
+        ),
         ((94.0, 93.0), Status.FAIL, "decode 93 tok/s, past the bar 95 in 2 runs, recorded 100 (5 occasions)"),
         ((106.0,), Status.IMPROVED, "decode 106 tok/s, more than 5.0% better than the recorded 100 (5 occasions)"),
     ],
@@ -156,7 +165,13 @@ def test_no_values_are_a_mistake_of_the_caller() -> None:
 
 
 def test_runs_within_the_hour_are_one_occasion() -> None:
-    dates = ["2025-01-01T00:00:00Z", "2025-01-01T00:59:59Z", "2025-01-01T01:00:00Z", "2025-01-01T01:30:00", "2025-01-02T00:00:00+00:00"]
+    dates = [
+        "2025-01-01T00:00:00Z",
+        "2025-01-01T00:59:59Z",
+        "2025-01-01T01:00:00Z",
+        "2025-01-01T01:30:00",
+        "2025-01-02T00:00:00+00:00",
+    ]
     assert occasions(dates) == 3
     assert occasions([]) == 0
 
@@ -246,7 +261,12 @@ def test_a_speed_cannot_drift_below_its_anchor_without_a_reason(tmp_path: Path) 
 def test_another_machine_s_speed_starts_a_new_list_and_needs_a_reason(tmp_path: Path) -> None:
     store = GoldenStore(tmp_path / "golden")
     for day in range(1, 6):
-        apply([metric_proposal(100.0, **SPEED)], run(date=f"2025-01-0{day}T00:00:00Z", device="Xeon A"), store, not_full="")
+        apply(
+            [metric_proposal(100.0, **SPEED)],
+            run(date=f"2025-01-0{day}T00:00:00Z", device="Xeon A"),
+            store,
+            not_full="",
+        )
     other = run(date="2025-01-07T00:00:00Z", device="Xeon B")
     decision = apply([metric_proposal(50.0, **SPEED)], other, store, not_full="")[0]
     assert str(decision) == (

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gaudi_validate.golden.store import GoldenStore
-from tests.golden.builders import golden, stamp
+
+from .builders import golden, stamp
 
 CONFTEST = """
-import json, sys
+import json
 from pathlib import Path
+from typing import Any
 import pytest
 from gaudi_validate import options
 from gaudi_validate.core import travel
@@ -47,7 +50,7 @@ def pytest_configure(config):
 
 TESTS = """
 import sys
-from tests.golden.builders import generated
+from builders import generated
 VERSION, LENGTH = {version}, {length}
 def test_text(golden):
     assert generated(VERSION, length=LENGTH) == golden(name="he-has-a")
@@ -55,22 +58,22 @@ def test_text(golden):
 
 # hypothesis is imported anew, at 1.5 s, by each run that has its plugin.
 OPTIONS = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--hardware", "cpu", "-W", "error")
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
 
 
 @pytest.fixture
 def store(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> GoldenStore:
     for variable in ("CI", "RUN_SLOW", "GAUDI_CI", "GAUDI2_CI", "GAUDI3_CI", "GAUDI_VALIDATE_STRICT_VERDICTS"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.syspath_prepend(str(ROOT))
-    pytester.makeconftest(CONFTEST)
+    # In the conftest, since xdist's workers do not take PYTHONPATH.
+    pytester.makeconftest(f"import sys\nsys.path.insert(0, {str(HERE)!r})\n{CONFTEST}")
+    monkeypatch.syspath_prepend(str(HERE))  # puts sys.path back as it was
     pytester.makepyfile(test_text=TESTS.format(version=0, length=4))
     return GoldenStore(pytester.path / "golden")
 
 
-def recorded(store: GoldenStore, case: str = "he-has-a", **changes: object) -> Path:
-    return store.write_text("cpu", "tiny/llama", case, golden(**changes))  # type: ignore[arg-type]
+def recorded(store: GoldenStore, case: str = "he-has-a", **changes: Any) -> Path:
+    return store.write_text("cpu", "tiny/llama", case, golden(**changes))
 
 
 def sent(pytester: pytest.Pytester, key: str) -> list[dict[str, object]]:
@@ -103,7 +106,11 @@ def test_the_same_text_passes(pytester: pytest.Pytester, store: GoldenStore, wor
     (evidence,) = sent(pytester, "evidence")
     named = {name: evidence[name] for name in ("check", "model", "port", "scenario", "hardware", "dtype")}
     assert named == {
-        "check": "text", "model": "tiny/llama", "port": "hpu_sliced", "scenario": "he-has-a", "hardware": "cpu",
+        "check": "text",
+        "model": "tiny/llama",
+        "port": "hpu_sliced",
+        "scenario": "he-has-a",
+        "hardware": "cpu",
         "dtype": "bfloat16",
     }
 
@@ -165,7 +172,7 @@ def diverge(pytester: pytest.Pytester, store: GoldenStore) -> Path:
     text = f"{LONG}, with a bell \x07 in it"
     pytester.makepyfile(
         test_text=f"""
-from tests.golden.builders import generated
+from builders import generated
 def test_text(golden):
     wrote = generated(ids=(0, 90), margins=(), text={text!r})
     assert wrote == golden(name="he-has-a")
@@ -196,8 +203,7 @@ def test_under_ci_the_message_names_accept(
     assert failure_of(result)[-1] == "  gaudi-validate accept 'run 1.json' --golden-reason WHY"
     result = pytester.runpytest_inprocess(*OPTIONS)
     assert failure_of(result)[-1] == (
-        "  pytest test_text.py --evidence evidence.json && "
-        "gaudi-validate accept evidence.json --golden-reason WHY"
+        "  pytest test_text.py --evidence evidence.json && gaudi-validate accept evidence.json --golden-reason WHY"
     )
 
 
@@ -224,7 +230,7 @@ def test_syrupy_s_summary_counts_each_comparison_once_beside_its_own(
     pytester.makepyfile(
         test_text="""
 import pytest
-from tests.golden.builders import generated
+from builders import generated
 @pytest.mark.parametrize("number", [1, 2])
 def test_text(golden, number):
     assert generated() == golden(name="he-has-a")
@@ -247,7 +253,7 @@ def test_a_skipped_and_a_deselected_test_keep_their_goldens(pytester: pytest.Pyt
     pytester.makepyfile(
         test_text="""
 import pytest
-from tests.golden.builders import generated
+from builders import generated
 def test_text(golden):
     assert generated() == golden(name="he-has-a")
 @pytest.mark.skip
@@ -310,7 +316,7 @@ def test_an_update_without_a_reason_fails_as_ever(pytester: pytest.Pytester, sto
     ],
 )
 def test_what_is_not_comparable_is_not_compared(
-    pytester: pytest.Pytester, store: GoldenStore, changes: dict[str, object], status: str, reason: str
+    pytester: pytest.Pytester, store: GoldenStore, changes: dict[str, Any], status: str, reason: str
 ) -> None:
     recorded(store, **changes)
     result = pytester.runpytest_inprocess(*OPTIONS)
@@ -337,7 +343,7 @@ def test_names_models_ports_and_comparers_can_be_given_for_one_comparison(
     store.write_text("cpu", "other", "a", golden())
     pytester.makepyfile(
         test_text="""
-from tests.golden.builders import generated
+from builders import generated
 from gaudi_validate.core.evidence import Evidence
 from gaudi_validate.core.verdicts import Status
 def tie(generated, golden):
@@ -353,7 +359,7 @@ class TestClass:
     )
     pytester.runpytest_inprocess(*OPTIONS).assert_outcomes(passed=2)
     named = [(one["model"], one["port"], one["case"], one["status"]) for one in sent(pytester, "proposal")]
-    assert sorted(named) == [  # type: ignore[type-var]
+    assert sorted(named) == [
         ("other", "naive", "a", "PASS"),
         ("tiny/llama", "hpu_sliced", "TestClass.test_text", "NO_BASELINE"),
         ("tiny/llama", "hpu_sliced", "test_text.1", "NO_BASELINE"),
@@ -390,7 +396,7 @@ class TestClass:
 def test_a_mistake_is_one_line(pytester: pytest.Pytester, store: GoldenStore, line: str, message: str) -> None:
     pytester.makepyfile(
         test_text=f"""
-from tests.golden.builders import generated
+from builders import generated
 from gaudi_validate.golden.extension import GoldenExtension
 def test_text(golden, snapshot):
     {line}

@@ -17,13 +17,14 @@ import pytest
 from gaudi_validate.core import atomic
 from gaudi_validate.core.messages import UserError
 from gaudi_validate.golden.store import GoldenStore
-from tests.golden import writers
-from tests.golden.builders import generated
+
+from . import writers
+from .builders import generated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[1]
 KILLS = 50
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no kill -9 on Windows")
@@ -31,8 +32,8 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no kil
 
 @contextmanager
 def writer_process(folder: Path, kind: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.golden.writers", str(folder), kind]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "golden.writers", str(folder), kind]
+    with subprocess.Popen(command, cwd=TESTS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:
@@ -108,6 +109,6 @@ def test_the_kills_catch_a_writer_that_is_not_atomic(tmp_path: Path) -> None:
 
 
 def test_the_writers_import_no_torch() -> None:
-    code = "import sys, tests.golden.writers; print([name for name in ('torch', 'pytest', 'syrupy') if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    code = "import sys, golden.writers; print({'torch', 'pytest', 'syrupy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=TESTS, capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

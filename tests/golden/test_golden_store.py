@@ -20,12 +20,14 @@ from gaudi_validate.golden.names import case_of_test, model_folder, model_of_fol
 from gaudi_validate.golden.records import BaselineFile, Metric, SessionRecord
 from gaudi_validate.golden.store import GoldenStore
 from gaudi_validate.golden.update import apply
-from tests.golden.builders import golden, metric_proposal, run, stamp
+
+from .builders import golden, metric_proposal, run, stamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
+TESTS = ROOT / "tests"
 NAMES = "use up to 120 letters, digits and _.+=@-, first a letter or digit, last no dot"
 
 
@@ -78,7 +80,25 @@ def test_a_baseline_file_copied_to_another_key_is_refused(store: GoldenStore) ->
 
 @pytest.mark.parametrize(
     "name",
-    ["..", ".", "", "../x", "/etc/passwd", "a/b", "a\\b", "x.", ".x", "-x", "a\0b", "a b", "ä", "a\n", "x" * 121, "c:d", "~"],
+    [
+        "..",
+        ".",
+        "",
+        "../x",
+        "/etc/passwd",
+        "a/b",
+        "a\\b",
+        "x.",
+        ".x",
+        "-x",
+        "a\0b",
+        "a b",
+        "ä",
+        "a\n",
+        "x" * 121,
+        "c:d",
+        "~",
+    ],
 )
 def test_a_case_never_becomes_another_path(store: GoldenStore, name: str) -> None:
     with pytest.raises(UserError) as caught:
@@ -102,7 +122,16 @@ def test_model_folders_differ_for_different_models() -> None:
 
 
 def test_a_test_s_own_name_makes_a_case_that_no_other_test_has() -> None:
-    names = ["test_text", "test_text[a b]", "test_text[a-b]", "test_text[a/b]", "test_text[é]", "x" * 500, "x" * 501, "[]"]
+    names = [
+        "test_text",
+        "test_text[a b]",
+        "test_text[a-b]",
+        "test_text[a/b]",
+        "test_text[é]",
+        "x" * 500,
+        "x" * 501,
+        "[]",
+    ]
     cases = [case_of_test(name) for name in names]
     assert cases[:2] == ["test_text", "test_text-a-b-fefdc055"]
     assert len(set(cases)) == len(cases)
@@ -119,9 +148,7 @@ def test_a_link_in_the_golden_folder_is_refused(store: GoldenStore, tmp_path: Pa
     for action in (lambda: store.text("cpu", "m", "c"), lambda: store.write_text("cpu", "m", "c", golden())):
         with pytest.raises(UserError) as caught:
             action()
-        assert str(caught.value) == (
-            f"a symlink in the golden folder: {link}; replace it by the file or folder itself"
-        )
+        assert str(caught.value) == (f"a symlink in the golden folder: {link}; replace it by the file or folder itself")
     assert list(outside.iterdir()) == []
 
 
@@ -202,7 +229,7 @@ import resource, signal, sys
 from pathlib import Path
 from gaudi_validate.core.messages import UserError
 from gaudi_validate.golden.store import GoldenStore
-from tests.golden.builders import golden
+from golden.builders import golden
 store = GoldenStore(Path(sys.argv[1]))
 store.write_text("cpu", "m", "c", golden())
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -216,7 +243,7 @@ except UserError as error:
 
 def test_a_file_over_the_limit_is_one_line_and_keeps_the_old_golden(store: GoldenStore) -> None:
     command = [sys.executable, "-c", LIMITED, str(store.root)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, check=True)
     path = store.text_path("cpu", "m", "c")
     assert done.stdout == f"cannot write (File too large): {path}{CANNOT}\n"
     assert store.text("cpu", "m", "c") == golden()
@@ -265,7 +292,7 @@ from pathlib import Path
 from gaudi_validate.core import atomic
 from gaudi_validate.golden.store import GoldenStore
 from gaudi_validate.golden.update import apply
-from tests.golden.builders import metric_proposal, run
+from golden.builders import metric_proposal, run
 folder, name, planted = sys.argv[1:]
 if planted == "planted":
     atomic.locked = lambda folder: nullcontext()
@@ -286,7 +313,10 @@ def two_writers(root: Path, kind: str) -> int:
     """
     commands = [[sys.executable, "-c", MANY, str(root), name, kind] for name in ("a", "b")]
     pipe = subprocess.PIPE
-    both = [subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) for command in commands]
+    both = [
+        subprocess.Popen(command, cwd=TESTS, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+        for command in commands
+    ]
     for process in both:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,7 +16,11 @@ from gaudi_validate.golden.proposals import parse
 from gaudi_validate.golden.records import provenance_record
 from gaudi_validate.golden.store import GoldenStore
 from gaudi_validate.golden.update import Run, apply
-from tests.golden.builders import evidence, golden, metric_proposal, provenance, run, stamp, text_proposal
+
+from .builders import evidence, golden, metric_proposal, provenance, run, stamp, text_proposal
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NO_LOGIC = "no logic-parity of port p on m passed in this run; run it together with the update"
 
@@ -76,7 +79,9 @@ def test_a_tie_with_another_golden_is_none_with_this_one(store: GoldenStore) -> 
     recorded(store)
     proposal = text_proposal(5, against=golden(4), status=Status.PASS)
     assert only(update(store, proposal)) == (
-        "refused", "text/cpu/m/c", "the golden changes; say why with --golden-reason"
+        "refused",
+        "text/cpu/m/c",
+        "the golden changes; say why with --golden-reason",
     )
 
 
@@ -85,7 +90,9 @@ def test_a_changed_golden_needs_a_reason_and_keeps_its_history(store: GoldenStor
     proposal = text_proposal(1, against=golden(), status=Status.FAIL)
     for blank in (None, "", "  "):
         assert only(update(store, proposal, by=run(reason=blank))) == (
-            "refused", "text/cpu/m/c", "the golden changes; say why with --golden-reason"
+            "refused",
+            "text/cpu/m/c",
+            "the golden changes; say why with --golden-reason",
         )
     assert store.text("cpu", "m", "c") == golden()
     assert only(update(store, proposal, by=run(reason=" new tokenizer "))) == ("updated", "text/cpu/m/c", "")
@@ -192,7 +199,9 @@ def both(**changes: Any) -> Run:
 def test_ports_that_differ_on_a_missing_golden_are_refused(store: GoldenStore) -> None:
     decisions = update(store, text_proposal(1, port="q"), text_proposal(0, port="p"), by=both())
     assert only(decisions) == (
-        "refused", "text/cpu/m/c", "ports p, q differ in this run; run one of them alone (--attention, --port)"
+        "refused",
+        "text/cpu/m/c",
+        "ports p, q differ in this run; run one of them alone (--attention, --port)",
     )
 
 
@@ -211,7 +220,9 @@ def test_a_golden_that_one_port_still_writes_is_not_changed_for_another(store: G
         text_proposal(1, port="p", against=golden(), status=Status.FAIL),
     ]
     assert only(update(store, *proposals, by=both(reason="why"))) == (
-        "refused", "text/cpu/m/c", "naive still writes the golden's text and p does not"
+        "refused",
+        "text/cpu/m/c",
+        "naive still writes the golden's text and p does not",
     )
     assert store.text("cpu", "m", "c") == golden()
 
@@ -248,7 +259,7 @@ def test_a_corrupt_baseline_file_is_refused_and_left_as_it_is(store: GoldenStore
 
 
 @pytest.mark.parametrize("where", [{"case": "../../x"}, {"model": "../x"}, {"model": "/tmp/x"}])
-def test_names_that_lead_elsewhere_are_refused(store: GoldenStore, where: dict[str, str]) -> None:
+def test_names_that_lead_elsewhere_are_refused(store: GoldenStore, where: dict[str, Any]) -> None:
     decisions = update(store, text_proposal(**where), by=run(evidence(model=where.get("model", "m"))))
     assert decisions[0].outcome is Outcome.REFUSED
     assert "cannot be a file name" in decisions[0].reason
@@ -264,9 +275,15 @@ def test_control_characters_of_a_file_do_not_reach_the_terminal(store: GoldenSto
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ids": [1, "2"]}, "not a golden proposal (Expected `int`, got `str` - at `$.ids[1]`): t; record it with this version"),
+        (
+            {"ids": [1, "2"]},
+            "not a golden proposal (Expected `int`, got `str` - at `$.ids[1]`): t; record it with this version",
+        ),
         ({"extra": 1}, "not a golden proposal (Object contains unknown field `extra`): t; record it with this version"),
-        ({"kind": "other"}, "not a golden proposal (Invalid value 'other' - at `$.kind`): t; record it with this version"),
+        (
+            {"kind": "other"},
+            "not a golden proposal (Invalid value 'other' - at `$.kind`): t; record it with this version",
+        ),
     ],
 )
 def test_a_malformed_proposal_is_one_line(changes: dict[str, Any], message: str) -> None:
@@ -278,7 +295,9 @@ def test_a_malformed_proposal_is_one_line(changes: dict[str, Any], message: str)
 def test_margins_that_do_not_fit_are_refused(store: GoldenStore) -> None:
     proposal = text_proposal() | {"margins": [1.0]}
     assert only(update(store, proposal)) == (
-        "refused", "text/cpu/m/c", "p proposed what no golden can hold: 1 margins for 4 ids"
+        "refused",
+        "text/cpu/m/c",
+        "p proposed what no golden can hold: 1 margins for 4 ids",
     )
 
 

@@ -1,6 +1,6 @@
 """Processes that update goldens over and over until they are killed. No torch, no pytest: they start at once.
 
-Run as ``python -m tests.golden.writers GOLDEN_DIR (atomic|planted)``: reads one line a command from stdin. "start"
+Run in tests/ as ``python -m golden.writers GOLDEN_DIR (atomic|planted)``: reads one line a command from stdin. "start"
 forks a child that updates without end, and prints its process id once it has written; "quit" ends.
 """
 
@@ -14,7 +14,8 @@ from pathlib import Path
 from gaudi_validate.core import atomic
 from gaudi_validate.golden.store import GoldenStore
 from gaudi_validate.golden.update import apply
-from tests.golden.builders import metric_proposal, run, text_proposal
+
+from .builders import metric_proposal, run, text_proposal
 
 CASES = ("one", "two")
 LENGTH = 200
