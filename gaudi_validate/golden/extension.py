@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from syrupy.assertion import AssertionResult, SnapshotAssertion
 from syrupy.data import SnapshotCollection, SnapshotCollections
-from syrupy.extensions.base import AbstractSyrupyExtension, SnapshotCollectionStorage
+from syrupy.extensions.base import AbstractSyrupyExtension
 from syrupy.location import PyTestLocation
 
 from gaudi_validate.core.evidence import Evidence
@@ -307,8 +307,10 @@ def golden_assertion(request: pytest.FixtureRequest, context: GoldenContext) -> 
     session = getattr(request.config, "_syrupy", None)
     if session is None:
         raise UserError("golden needs syrupy's pytest plugin", do="run without -p no:syrupy")
-    check_apart(context.settings.golden_dir, SnapshotCollectionStorage.snapshot_dirname)
-    asked = bool(getattr(request.config.option, "update_snapshots", False))
+    chosen = request.config.option
+    # syrupy 4.9 has no --snapshot-dirname.
+    check_apart(context.settings.golden_dir, getattr(chosen, "snapshot_dirname", "__snapshots__"))
+    asked = bool(getattr(chosen, "update_snapshots", False))
     known = replace(context, snapshot_update=asked)
     return GoldenAssertion(
         session=session,

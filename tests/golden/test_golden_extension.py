@@ -63,7 +63,16 @@ HERE = Path(__file__).parent
 
 @pytest.fixture
 def store(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> GoldenStore:
-    for variable in ("CI", "RUN_SLOW", "GAUDI_CI", "GAUDI2_CI", "GAUDI3_CI", "GAUDI_VALIDATE_STRICT_VERDICTS"):
+    for variable in (
+        "CI",
+        "PYTEST_XDIST_WORKER",
+        "PYTEST_XDIST_WORKER_COUNT",
+        "RUN_SLOW",
+        "GAUDI_CI",
+        "GAUDI2_CI",
+        "GAUDI3_CI",
+        "GAUDI_VALIDATE_STRICT_VERDICTS",
+    ):
         monkeypatch.delenv(variable, raising=False)
     # In the conftest, since xdist's workers do not take PYTHONPATH.
     pytester.makeconftest(f"import sys\nsys.path.insert(0, {str(HERE)!r})\n{CONFTEST}")
