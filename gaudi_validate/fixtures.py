@@ -261,7 +261,7 @@ class Golden:
             record=self._judge.record,
             propose=self._judge.propose,
             invocation=options.invocation(self._config.invocation_params.args),
-            test=self._request.node.nodeid,
+            test=options.name_of(self._request.node),
             compare=compare or self._tie_aware(spec, tested),
         )
         return golden_assertion(self._request, context)(name=name)

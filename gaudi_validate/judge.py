@@ -29,7 +29,7 @@ class Judge:
         """Put the evidence on the test's report, with the test's name and the command that reproduces it."""
         known = replace(
             evidence,
-            test=self._node.nodeid,
+            test=options.name_of(self._node),
             reproduce=evidence.reproduce or options.reproduce_command(self._node),
             hardware=evidence.hardware or self._settings.hardware,
         )

@@ -243,6 +243,13 @@ def skip_other_hardware(item: pytest.Item) -> None:
             pytest.skip(f"needs hardware {' or '.join(marker.args)}; this run is for {here}")
 
 
+def name_of(item: pytest.Item) -> str:
+    """Return the test's name in evidence: its node id, and for the shipped suite the same one from any folder."""
+    if item.path.is_relative_to(SUITE):
+        return f"gaudi_validate/suite/{item.path.name}::{item.nodeid.partition('::')[2]}"
+    return item.nodeid
+
+
 def reproduce_command(item: pytest.Item) -> str:
     """Return the shell command that runs ``item`` alone, as it ran here."""
     path, names = item.path, item.nodeid.partition("::")[2]

@@ -108,9 +108,20 @@ def check_choices(config: pytest.Config) -> None:
     if options.is_worker(config) or config.option.collectonly:
         return
     try:
+        _check_workers(config)
         if any(options.is_given(config, name) for name in ("port", "attention", "plant_fault")):
             port_under_test(config)
         if options.is_given(config, "model"):
             model_spec(config)
     except UserError as error:
         raise pytest.UsageError(str(error)) from None
+
+
+def _check_workers(config: pytest.Config) -> None:
+    """Refuse more pytest-xdist workers than HPUs before they start: one device a worker."""
+    workers = len(getattr(config.option, "tx", None) or [])
+    if options.settings_of(config).facts.device == "hpu" and workers:
+        from gaudi_validate.hardware.detect import count_hpus
+        from gaudi_validate.hardware.device import device_for_worker
+
+        device_for_worker(workers - 1, count_hpus(), "HPU")

@@ -28,17 +28,19 @@ class Recorder:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._settings = options.settings_of(config)
-        self._sent: dict[str, list[tuple[str, object]]] = {}
-        self._outcomes: dict[str, str] = {}
+        # By node id and file: below another root than pytest's, the node id alone may not tell two files apart.
+        self._sent: dict[tuple[str, str], list[tuple[str, object]]] = {}
+        self._outcomes: dict[tuple[str, str], str] = {}
         self._deselected = self._broken = 0
         self._notes: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep what the report carries: the properties of a test pile up over its phases, so the last has them all."""
+        test = (report.nodeid, report.location[0])
         if report.user_properties:
-            self._sent[report.nodeid] = list(report.user_properties)
-        if report.outcome != "passed" or report.nodeid not in self._outcomes:
-            self._outcomes[report.nodeid] = report.outcome
+            self._sent[test] = list(report.user_properties)
+        if report.outcome != "passed" or test not in self._outcomes:
+            self._outcomes[test] = report.outcome
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Count what a full run would have run."""
@@ -146,13 +148,17 @@ class Recorder:
 
     def _notes_of_summary(self) -> list[str]:
         """Return the notes, and that tests failed for other reasons than a verdict, which no count shows."""
-        from gaudi_validate.core.verdicts import fails
-
-        strict = self._settings.strict_verdicts
-        judged = {one.test for one in self.evidence() if fails(one.status, strict=strict)}
-        other = [test for test, outcome in self._outcomes.items() if outcome == "failed" and test not in judged]
+        other = [test for test, outcome in self._outcomes.items() if outcome == "failed" and not self._judged(test)]
         tests = "1 test" if len(other) == 1 else f"{len(other)} tests"
         return [*self._notes, f"{tests} failed without a verdict, see above"] if other else self._notes
+
+    def _judged(self, test: tuple[str, str]) -> bool:
+        """Return whether a verdict fails the test."""
+        from gaudi_validate.core import travel
+        from gaudi_validate.core.verdicts import Status, fails
+
+        sent = travel.sent(self._sent.get(test, []), travel.EVIDENCE_KEY)
+        return any(fails(Status(one["status"]), strict=self._settings.strict_verdicts) for one in sent)
 
     def _record_command(self) -> str | None:
         from gaudi_validate.golden.messages import update_command

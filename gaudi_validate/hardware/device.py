@@ -90,5 +90,5 @@ def worker_index(environ: Mapping[str, str]) -> int:
 def device_for_worker(worker: int, count: int, name: str) -> int:
     """Return the index of the device that belongs to ``worker``: one device a worker, never shared."""
     if worker >= count:
-        raise UserError(f"{worker + 1} pytest-xdist workers or more, and {count} {name} devices", do=f"pass -n {count}")
+        raise UserError(f"{worker + 1} or more pytest-xdist workers and {count} {name} devices", do=f"pass -n {count}")
     return worker

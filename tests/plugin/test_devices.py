@@ -69,7 +69,7 @@ def test_each_worker_claims_its_own_card() -> None:
     assert environ["HABANA_VISIBLE_MODULES"] == "3"
     with pytest.raises(UserError) as error:
         claim(2, 8, {"HABANA_VISIBLE_MODULES": "4,6"})
-    assert str(error.value) == "3 pytest-xdist workers or more, and 2 HPU devices; pass -n 2"
+    assert str(error.value) == "3 or more pytest-xdist workers and 2 HPU devices; pass -n 2"
 
 
 def test_the_number_of_a_worker() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from gaudi_validate.core.evidence import Evidence, Location, Measurement, to_json
@@ -86,8 +88,10 @@ def test_killed(judge):
     os.kill(os.getpid(), 9)
 """
     )
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-n", "1")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-n", "1", "--evidence", "evidence.json")
     result.assert_outcomes(passed=4, failed=1)
+    written = json.loads((pytester.path / "evidence.json").read_text())
+    assert [one["test"] for one in written["evidence"]] == [f"test_port.py::test_good[{number}]" for number in range(4)]
     result.stdout.fnmatch_lines(
         [
             "worker 'gw0' crashed while running 'test_port.py::test_killed'",

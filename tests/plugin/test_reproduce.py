@@ -135,3 +135,17 @@ def test_the_shipped_suite_runs_where_no_path_is_given(
     own = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-v", "--port", "in_house:load", "test_own.py")
     own.assert_outcomes(passed=1)
     own.stdout.no_fnmatch_line("suite: *")
+
+
+def test_two_files_below_another_root_are_told_apart(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = pytester.mkdir("elsewhere")
+    for name in ("test_a", "test_b"):
+        (elsewhere / f"{name}.py").write_text(TESTS.replace("@pytest.mark.slow\n", ""))
+    root = pytester.mkdir("root")
+    monkeypatch.chdir(root)
+    files = [str(elsewhere / f"{name}.py") for name in ("test_a", "test_b")]
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", f"--rootdir={root}", *files)
+    result.assert_outcomes(failed=4)
+    result.stdout.fnmatch_lines(["4 FAIL, *"])

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
+
+from gaudi_validate.core.settings import Found
+from gaudi_validate.hardware.detect import count_hpus
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 UsageError = Callable[..., str]
 
@@ -97,3 +104,15 @@ def test_pruning_on_a_partial_run(
     assert usage_error("--prune-golden", "-k", "it", "--deselect", "a") == f"{start}-k 'it', --deselect 'a'{end}"
     assert usage_error("--prune-golden", "-m", "slow", "--lf") == f"{start}-m 'slow', --last-failed{end}"
     assert usage_error("--prune-golden", str(pytester.path)) == f"{start}paths are given{end}"
+
+
+def test_more_workers_than_cards(usage_error: UsageError, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The machine is one with two Gaudi2 cards, as far as sysfs and the installed packages say."""
+    for index in range(2):
+        device = tmp_path / f"accel{index}" / "device"
+        device.mkdir(parents=True)
+        (device / "vendor").write_text("0x1da3\n")
+        (device / "device_type").write_text("GAUDI2\n")
+    monkeypatch.setattr("gaudi_validate.hardware.detect.find", lambda: Found(hpu="gaudi2"))
+    monkeypatch.setattr("gaudi_validate.hardware.detect.count_hpus", lambda: count_hpus(tmp_path))
+    assert usage_error("-n", "3") == "3 or more pytest-xdist workers and 2 HPU devices; pass -n 2"
