@@ -30,13 +30,15 @@ class CallBudget:
 
 
 # bfloat16 and float16, calibrated on 180 bf16 calls of SmolLM2-135M: a correct key-blocked path has G <= 1.06 and
-# W 1.6-2.6, torch's SDPA 0.48 and 1.15; a 1 % wrong scale has G 1.4-3.7 and W 4.4-17. All 180 faulty calls exceed the
-# limits, no correct one does.
+# W 1.6-2.6, torch's SDPA 0.48 and 1.15; a 1 % wrong scale in naive arithmetic has G 1.4-3.7 and W 4.4-17. All 180
+# faulty calls exceed the limits, no correct one does. Seen again on the 150 calls of the eight prompts: hpu_sliced has
+# G 0.56 and W 1.11, hpu_fused 0.53 and 0.86, in both dtypes; of a 1 % wrong scale all 150 calls are over in bf16, 139
+# where the rest of the arithmetic is SDPA's. SDPA on the tiny models, 420 runs a dtype: G <= 0.58, W <= 1.13.
 # float32: nothing is rounded but sums and exp, so that a row's naive error is now and then tiny by luck, and torch's
-# SDPA takes an exp that is good to 20 ulp. Calibrated on the tiny models over the matrix, two seeds, 420 runs: SDPA has
-# G <= 2.6 and W <= 12.9. A 1 % wrong scale has G over 1000, products in TF32 about as much.
+# SDPA takes an exp that is good to 20 ulp. Calibrated on the same: SDPA, hpu_sliced and hpu_fused have G <= 2.8 and
+# W <= 21; a 0.3 % wrong scale has G over 9000, and TF32 or bf16 products are as visible.
 _HALF = CallBudget(g=1.25, w=3.0)
-CALLS: dict[str, CallBudget] = {"bfloat16": _HALF, "float16": _HALF, "float32": CallBudget(g=6.0, w=32.0)}
+CALLS: dict[str, CallBudget] = {"bfloat16": _HALF, "float16": _HALF, "float32": CallBudget(g=8.0, w=64.0)}
 
 # Whole layers and whole-model logits: correct paths have G 0.92-1.06. W is not judged there: bf16 rounding is chaotic
 # through 30 layers, and W over logit rows reaches 6 for correct paths.

@@ -43,7 +43,13 @@ class LogprobBudget:
 
 
 def logits_parity(
-    pool: ModelPool, port: Port, spec: ModelSpec, what: What, dtype: torch.dtype, *, hardware: str = "cpu"
+    pool: ModelPool,
+    port: Port,
+    spec: ModelSpec,
+    what: What | teacher.Forced,
+    dtype: torch.dtype,
+    *,
+    hardware: str = "cpu",
 ) -> Evidence:
     """Return whether the model's logits in ``dtype`` are no further from the reference than the naive path's.
 

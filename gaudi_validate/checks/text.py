@@ -86,8 +86,8 @@ def generate(
     margins = torch.split(best[:, 0] - best[:, 1], list(forced.lengths))
     return [
         GeneratedText(
-            prompt=prompt if isinstance(prompt, str) else " ".join(map(str, prompt)),
-            text=_said(pool, spec, text, words=isinstance(prompt, str)),
+            prompt=prompt if isinstance(prompt, str) else _words(pool, spec, prompt),
+            text=_words(pool, spec, text),
             prompt_ids=prompt_ids[index],
             ids=text,
             margins=[float(margin) for margin in margins[index]],
@@ -155,7 +155,7 @@ def _judge(evidence: Evidence, case: _Case, *, strict: bool) -> Evidence:
         for index, one in enumerate(case.generated)
         if first_difference(case.golden_ids[index], one.ids) is not None
     ]
-    evidence = replace(evidence, scenario=f"greedy, {count} prompts")
+    evidence = replace(evidence, scenario="greedy text")
     if not differing:
         tokens = sum(map(len, case.golden_ids))
         reason = f"{TextVerdict.IDENTICAL}: {count} texts, {tokens} tokens"
@@ -175,9 +175,7 @@ class _Case:
     golden_ids: Sequence[Sequence[int]]
 
     def words(self, ids: Sequence[int]) -> str:
-        """Return what ``ids`` say, or the ids where the prompts were ids."""
-        one = self.generated[0]
-        return _said(self.run.pool, self.run.spec, ids, words=one.text != _numbers(one.ids))
+        return _words(self.run.pool, self.run.spec, ids)
 
 
 def _greedy(
@@ -325,11 +323,5 @@ def _details(case: _Case, decisions: Sequence[tuple[int, TextDecision]]) -> tupl
     return tuple(lines)
 
 
-def _said(pool: ModelPool, spec: ModelSpec, ids: Sequence[int], *, words: bool) -> str:
-    if not words:
-        return _numbers(ids)
+def _words(pool: ModelPool, spec: ModelSpec, ids: Sequence[int]) -> str:
     return str(pool.tokenizer(spec).decode(list(ids), skip_special_tokens=True))
-
-
-def _numbers(ids: Sequence[int]) -> str:
-    return " ".join(map(str, ids))
