@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gaudi_validate.core.hardware_table import lookup
 from gaudi_validate.core.messages import UserError
 from gaudi_validate.core.settings import BY_NAME, DEFAULT_MODEL, DTYPES, FIELDS, TABLE_NAME, Settings, Table, resolve
 
@@ -239,6 +240,8 @@ def skip_other_hardware(item: pytest.Item) -> None:
     """
     here = settings_of(item.config).hardware
     for marker in item.iter_markers("hardware"):
+        for key in marker.args:
+            lookup(key)  # a key that does not exist would skip for ever
         if here not in marker.args:
             pytest.skip(f"needs hardware {' or '.join(marker.args)}; this run is for {here}")
 

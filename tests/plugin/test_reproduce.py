@@ -107,6 +107,13 @@ def test_here(): pass
     ]
 
 
+def test_a_marker_for_hardware_that_does_not_exist(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import pytest\n@pytest.mark.hardware('gaudi9')\ndef test_card(): pass")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["unknown hardware: 'gaudi9'; use one of cpu, cuda, gaudi, gaudi2, gaudi3"])
+
+
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one process", "a worker"])
 def test_the_shipped_suite_runs_where_no_path_is_given(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]
