@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +275,7 @@ def test_skipped(golden):
     assert all(path.exists() for path in paths)
 
 
+@pytest.mark.skipif(int(version("syrupy").split(".")[0]) < 5, reason="syrupy 4 has no --snapshot-dirname")
 def test_a_golden_folder_in_syrupy_s_is_refused(pytester: pytest.Pytester, store: GoldenStore) -> None:
     result = pytester.runpytest_inprocess(*OPTIONS, "--snapshot-dirname", "golden")
     assert (
