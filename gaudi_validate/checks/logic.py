@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from gaudi_validate.attention.arguments import UnsupportedArgument
 from gaudi_validate.checks import diagnosis, forward, tolerances
 from gaudi_validate.checks.capture import attention_calls
 from gaudi_validate.checks.difference import absolute_difference
@@ -78,7 +79,8 @@ def logic_parity(
     Both run in fp64 and exact mode; on hardware without fp64 the port runs in fp32 and the reference in fp64 on the
     CPU, where eager is run in fp32 too: its own error widens the limit. Judged are the rows of real tokens. That the
     port's attention function was really called, as often as eager's, is judged first: a port that falls back silently
-    would compare eager with itself.
+    would compare eager with itself. INCONCLUSIVE is a model that the port rejects by name
+    (:class:`~gaudi_validate.attention.arguments.UnsupportedArgument`).
 
     Args:
         pool: loads models, once a session.
@@ -110,7 +112,9 @@ def logic_parity(
     )
     try:
         logits, calls = _run(tested, inputs)
-    except Exception as error:  # whatever a port raises is its failure, not the session's
+    except UnsupportedArgument as error:  # said by name and not done wrong: no failure, but nothing to judge either
+        evidence = replace(evidence, status=Status.INCONCLUSIVE, reason=f"rejected by name: {error}")
+    except Exception as error:  # whatever else a port raises is its failure, not the session's
         evidence = replace(evidence, status=Status.FAIL, reason=_raised(error), details=_where(error))
     else:
         evidence = _judge(evidence, tested, stock, inputs, _Results(reference, noise, logits, calls))

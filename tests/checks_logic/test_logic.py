@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from gaudi_validate.attention.registry import ensure
 from gaudi_validate.checks.logic import compare, logic_parity
 from gaudi_validate.checks.reference import ReferenceStore
 from gaudi_validate.core import hardware_table
@@ -113,6 +114,15 @@ def test_what_a_port_raises_is_its_failure(logic_pool: ModelPool) -> None:
     assert evidence.status is Status.FAIL
     assert evidence.reason == "the port raised RuntimeError: planted"
     assert "in broken" in evidence.details[0]
+
+
+def test_a_rejection_by_name_is_no_failure_and_no_pass(logic_pool: ModelPool) -> None:
+    evidence = logic_parity(logic_pool, TransformersPort(ensure("hpu_fused")), resolve("tiny-gemma2"), BY_ID["single"])
+    assert evidence.status is Status.INCONCLUSIVE
+    assert evidence.reason == (
+        "rejected by name: attention implementation 'hpu_fused' does not support softcap; "
+        "use attn_implementation='hpu_sliced'"
+    )
 
 
 def test_nan_is_a_failure_of_its_own(logic_pool: ModelPool) -> None:

@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from gaudi_validate.scenarios.data import Scenario
-from gaudi_validate.scenarios.matrix import BY_ID, MATRIX, applicable
+from gaudi_validate.scenarios.matrix import BY_ID, MATRIX, PAST_8192, applicable
 
 
 def test_ids_are_unique() -> None:
-    assert len(BY_ID) == len(MATRIX)
+    assert len(BY_ID) == len(MATRIX) + 1
+    assert PAST_8192 not in MATRIX
 
 
 @pytest.mark.parametrize(
