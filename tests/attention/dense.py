@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from transformers import AttentionMaskInterface, masking_utils
 
+from gaudi_validate.attention.masks import blockwise_mask
+
 MASKS: dict[str, Any] = dict(AttentionMaskInterface._global_mapping)
 OLD = "cache_position" in inspect.signature(masking_utils.sdpa_mask).parameters
 
@@ -88,8 +90,6 @@ class Case:
             assert self.tail == 0
             assert self.padding == (0, 0)
             return None
-        from gaudi_validate.attention.masks import blockwise_mask
-
         makers = {"rule": blockwise_mask, "bool": masking_utils.sdpa_mask, "additive": MASKS["eager"]}
         function = masking_utils.causal_mask_function
         if self.window is not None:

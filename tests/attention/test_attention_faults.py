@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from gaudi_validate.attention import arguments, index_mask, kernels, masks, online_softmax, sliced
 from gaudi_validate.attention.index_mask import IndexMask
-from tests.attention.dense import GRID, Case
-from tests.attention.test_attention_grid import LIMIT, backward_error, forward_error, supports
+
+from .dense import GRID, Case
+from .test_attention_grid import LIMIT, backward_error, forward_error, supports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Patch = pytest.MonkeyPatch
 # The smallest effect that counts as seen: far above the limit, so that rounding cannot pass for a catch.
@@ -80,10 +83,13 @@ def padding_ignored(patch: Patch) -> None:
 
 
 def offset_lost(patch: Patch) -> None:
-    patch.setattr(masks, "_query_positions", lambda kwargs: (*original(kwargs)[:1], 0, *original(kwargs)[2:]))
+    original = masks._query_positions
 
+    def query_positions(kwargs: dict[str, Any]) -> tuple[int, int, torch.device]:
+        rows, _, device = original(kwargs)
+        return rows, 0, device
 
-original = masks._query_positions
+    patch.setattr(masks, "_query_positions", query_positions)
 
 
 def argument_dropped(**changes: Any) -> Callable[[Patch], None]:
@@ -95,11 +101,13 @@ def argument_dropped(**changes: Any) -> Callable[[Patch], None]:
 
 
 def empty_rows_unguarded(patch: Patch) -> None:
-    patch.setattr(kernels, "attend", kernels.attend)
-    attend = kernels.attend
-    patch.setattr(
-        sliced, "attend", lambda k, q, key, v, block, a: attend(k, q, key, v, block._replace(empty_rows=False), a)
-    )
+    original = sliced.attend
+
+    def attend(*args: Any) -> torch.Tensor:
+        *tensors, block, given = args
+        return original(*tensors, block._replace(empty_rows=False), given)
+
+    patch.setattr(sliced, "attend", attend)
 
 
 def minimum_for_a_mask(patch: Patch) -> None:
@@ -151,7 +159,8 @@ def test_the_grid_sees_the_fault(fault: str, monkeypatch: Patch) -> None:
 def test_the_grid_sees_a_wrong_gradient(monkeypatch: Patch) -> None:
     original = online_softmax._add_gradients
 
-    def without_delta(grads: Any, tile: Any, grad_out: Any, base: Any, delta: Any, plan: Any) -> None:
+    def without_delta(*args: Any) -> None:
+        grads, tile, grad_out, base, delta, plan = args
         original(grads, tile, grad_out, base, delta * 0, plan)
 
     monkeypatch.setattr(online_softmax, "_add_gradients", without_delta)

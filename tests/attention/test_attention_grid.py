@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import math
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -12,7 +12,11 @@ from gaudi_validate.attention import fused, online_softmax, sliced
 from gaudi_validate.attention.fused import fused_attention
 from gaudi_validate.attention.naive import naive_attention
 from gaudi_validate.attention.sliced import sliced_attention
-from tests.attention.dense import GRID, Case, expected, weight
+
+from .dense import GRID, Case, expected, weight
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 LIMIT = 1e-12
 
@@ -73,7 +77,7 @@ def worst(got: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> float:
     """Return the largest difference; NaN and a wrong shape or layout count as infinite."""
     assert all(g.shape == e.shape for g, e in zip(got, wanted, strict=True))
     error = max(float((g - e).detach().abs().max()) for g, e in zip(got, wanted, strict=True))
-    return error if error == error else float("inf")
+    return float("inf") if math.isnan(error) else error
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
