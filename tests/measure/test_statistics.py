@@ -12,7 +12,7 @@ from gaudi_validate.core import gates
 from gaudi_validate.core.verdicts import Status
 from gaudi_validate.measure import statistics
 
-RUNS = 400
+RUNS = 300
 
 
 def _timings(rng: np.random.Generator, *, slowdown: float = 1.0, noise: float = 0.02, n: int = 7) -> list[int]:
@@ -90,7 +90,7 @@ def test_no_samples_compare_to_nothing() -> None:
 
 @pytest.mark.parametrize("noise", [0.01, 0.03, 0.08])
 def test_false_alarms_on_equal_code(noise: float) -> None:
-    # Two rounds at p <= 0.01 each: one in ten thousand, so none in 400 is expected whatever the noise.
+    # Two rounds at p <= 0.01 each: one in ten thousand, so none in 300 is expected whatever the noise.
     assert _share(Status.FAIL, slowdown=1.0, noise=noise, seed=1) == 0
 
 
