@@ -87,7 +87,7 @@ def locked(folder: Path, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]
 def _acquire(path: Path, deadline: float) -> int:
     if sys.platform == "win32":
         raise UserError("goldens cannot be written on Windows", where=str(path), do="use WSL; reading works everywhere")
-    import fcntl  # noqa: PLC0415 - not there on Windows
+    import fcntl  # not there on Windows
 
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)

@@ -50,7 +50,7 @@ def provenance(**changes: Any) -> Provenance:
     return Provenance(**{**values, **changes})
 
 
-def evidence(check: str = "logic-parity", status: Status = Status.PASS, **changes: Any) -> dict[str, Any]:
+def evidence(check: str = "logic parity", status: Status = Status.PASS, **changes: Any) -> dict[str, Any]:
     values: dict[str, Any] = {"reason": "as it should be", "model": "m", "port": "p"}
     return to_json(Evidence(check=check, status=status, **{**values, **changes}))
 

@@ -9,7 +9,7 @@ import pytest
 from gaudi_validate.core.baseline_rules import Baseline, Session, band, judge, loosened, occasions, worst_allowed
 from gaudi_validate.core.verdicts import Status
 from gaudi_validate.golden.store import GoldenStore
-from gaudi_validate.golden.update import apply
+from gaudi_validate.golden.update import Run, apply
 
 from .builders import metric_proposal, run
 
@@ -222,6 +222,19 @@ def test_a_rise_needs_a_reason_and_a_fall_does_not(tmp_path: Path) -> None:
     assert str(record(store, 33, reason="one bucket more")) == "updated baselines/cpu: graphs"
     assert [one.value for one in metric_of(store).sessions] == [32, 30, 33]
     assert [one.reason for one in metric_of(store).provenance] == ["create", "create", "one bucket more"]
+
+
+def test_what_is_recorded_already_needs_no_logic_parity(tmp_path: Path) -> None:
+    store = GoldenStore(tmp_path / "golden")
+    record(store, 32)
+    without = Run(evidence=[], provenance=run().provenance)
+    assert [str(one) for one in apply([metric_proposal(32)], without, store, not_full="part")] == [
+        "unchanged baselines/cpu: graphs"
+    ]
+    other = Run(evidence=[], provenance=run(hardware="gaudi2").provenance)
+    assert [str(one) for one in apply([metric_proposal(32)], other, store, not_full="part")] == [
+        "refused baselines/cpu: graphs: measured on cpu, this run is for gaudi2"
+    ]
 
 
 def test_a_wider_tolerance_needs_a_reason(tmp_path: Path) -> None:

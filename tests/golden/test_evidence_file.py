@@ -30,7 +30,7 @@ DO = "give the file that --evidence wrote"
 
 def record(number: float | None = 1.0, **changes: Any) -> Evidence:
     fields: dict[str, Any] = {
-        "check": "logic-parity",
+        "check": "logic parity",
         "status": Status.PASS,
         "reason": "as it should be",
         "model": "m",
@@ -211,7 +211,7 @@ def test_accept_holds_to_the_run_s_own_rules(tmp_path: Path, folder: Path) -> No
         "refused text/cpu/m/c: the golden changes; say why with --golden-reason"
     ]
     assert taken(tmp_path, folder, reason="why", proposals=proposals, evidence=()) == [
-        "refused text/cpu/m/c: no logic-parity of port p on m passed in this run; run it together with the update"
+        "refused text/cpu/m/c: no logic parity of port p on m passed in this run; run it together with the update"
     ]
     failed = (record(), record(check="probe-causal", status=Status.FAIL))
     assert taken(tmp_path, folder, reason="why", proposals=proposals, evidence=failed) == [

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gaudi_validate.core.golden_rules import Decision, Outcome, why_not_full
+import gaudi_validate
+from gaudi_validate.core.golden_rules import LOGIC, Decision, Outcome, is_gate, why_not_full
 from gaudi_validate.core.messages import UserError
 from gaudi_validate.core.verdicts import Status
 from gaudi_validate.golden.messages import decisions_summary
@@ -22,7 +23,7 @@ from .builders import evidence, golden, metric_proposal, provenance, run, stamp,
 if TYPE_CHECKING:
     from pathlib import Path
 
-NO_LOGIC = "no logic-parity of port p on m passed in this run; run it together with the update"
+NO_LOGIC = "no logic parity of port p on m passed in this run; run it together with the update"
 
 
 @pytest.fixture
@@ -104,13 +105,13 @@ def test_a_changed_golden_needs_a_reason_and_keeps_its_history(store: GoldenStor
     ("records", "refusal"),
     [
         ([], NO_LOGIC),
-        ([evidence("precision-parity")], NO_LOGIC),
+        ([evidence("precision parity")], NO_LOGIC),
         ([evidence(port="other")], NO_LOGIC),
         ([evidence(model="other")], NO_LOGIC),
         ([evidence(status=Status.INCONCLUSIVE)], NO_LOGIC),
         (
             [evidence(), evidence(status=Status.FAIL, scenario="decode", reason="3 sd off")],
-            "logic-parity of port p on m is FAIL on scenario decode: 3 sd off",
+            "logic parity of port p on m is FAIL on scenario decode: 3 sd off",
         ),
         (
             [evidence(), evidence("probe-causal", Status.FAIL, reason="token 3 sees 4")],
@@ -136,7 +137,7 @@ def test_nothing_is_recorded_without_logic_parity_and_probes(
     [
         evidence("probe-causal", Status.FAIL, port="other"),
         evidence("text", Status.FAIL),
-        evidence("precision-parity", Status.FAIL),
+        evidence("precision parity", Status.FAIL),
         evidence("speed", Status.NOT_MEASURED),
     ],
 )
@@ -152,6 +153,19 @@ def test_only_this_run_s_hardware_is_written(store: GoldenStore) -> None:
         "refused baselines/gaudi2: graphs: measured on gaudi2, this run is for cpu",
     ]
     assert store.hardware_keys() == []
+
+
+def test_the_gate_knows_the_checks_by_the_names_they_give_themselves() -> None:
+    # From the source: to import the check is to import torch.
+    source = Path(gaudi_validate.__file__).with_name("checks") / "logic.py"
+    assert f'CHECK = "{LOGIC}"' in source.read_text(encoding="utf-8").splitlines()
+    assert [is_gate(name) for name in (LOGIC, "logic-parity", "probe: causal", "precision parity", "text")] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_partial_run_deletes_nothing(store: GoldenStore) -> None:
