@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gaudi_validate import options
-from gaudi_validate.core import travel
-from gaudi_validate.core.evidence import Evidence, to_json
-from gaudi_validate.core.explain import explain, headline
-from gaudi_validate.core.verdicts import fails
 from gaudi_validate.session import DEVICE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from gaudi_validate.core.evidence import Evidence
 
 
 class Judge:
@@ -27,6 +25,9 @@ class Judge:
 
     def record(self, evidence: Evidence) -> Evidence:
         """Put the evidence on the test's report, with the test's name and the command that reproduces it."""
+        from gaudi_validate.core import travel
+        from gaudi_validate.core.evidence import to_json
+
         known = replace(
             evidence,
             test=options.name_of(self._node),
@@ -40,13 +41,19 @@ class Judge:
 
     def propose(self, proposal: Mapping[str, Any]) -> None:
         """Put a golden's or a baseline's proposal on the test's report; the controller decides and writes."""
+        from gaudi_validate.core import travel
+
         self._send(travel.PROPOSAL_KEY, proposal)
 
     def _send(self, key: str, record: Mapping[str, Any]) -> None:
+        from gaudi_validate.core import travel
+
         self._node.user_properties.append((key, travel.primitives(record)))
 
     def __call__(self, *evidence: Evidence) -> None:
         """Record all of it, then fail once if any of it fails."""
+        from gaudi_validate.core.verdicts import fails
+
         known = [self.record(one) for one in evidence]
         failed = [one for one in known if fails(one.status, strict=self._settings.strict_verdicts)]
         if failed:
@@ -55,6 +62,8 @@ class Judge:
 
 def failure_text(failed: Sequence[Evidence]) -> str:
     """Return the message of a failed test: the first failure explained, of the others the number and one reason."""
+    from gaudi_validate.core.explain import explain, headline
+
     first, others = failed[0], failed[1:]
     if others:
         verdicts = "1 more verdict of this test fails" if len(others) == 1 else f"{len(others)} more verdicts fail"
