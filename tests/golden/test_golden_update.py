@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,6 @@ from gaudi_validate.golden.store import GoldenStore
 from gaudi_validate.golden.update import Run, apply
 
 from .builders import evidence, golden, metric_proposal, provenance, run, stamp, text_proposal
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NO_LOGIC = "no logic parity of port p on m passed in this run; run it together with the update"
 
