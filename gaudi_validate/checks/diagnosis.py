@@ -121,6 +121,8 @@ def _in_attention(case: _Case, place: Place, expected: Call, obtained: Call) -> 
     if differing:
         module = _first_module(case, place)
         location = replace(location, module=module or path, note=_before(differing, path, module))
+    elif spoilt := _spoilt_padding(case, one, obtained):
+        location = replace(location, note=spoilt)
     return _with_keys(case, location, one, (expected, obtained))
 
 
@@ -161,6 +163,18 @@ def _differing_inputs(case: _Case, one: Pass, expected: Call, obtained: Call) ->
         if len(columns):
             found.append(f"{name} ({span('column', first + int(columns[0]), first + int(columns[-1]))})")
     return found
+
+
+def _spoilt_padding(case: _Case, one: Pass, call: Call) -> str | None:
+    """Return which padded columns hold values that are not finite: weight 0 does not stop these."""
+    keys = call.value.shape[-2]
+    spoilt_BS = ~call.value.isfinite().all(dim=3).all(dim=1).cpu() & ~_real_keys(case, one, keys)
+    columns = spoilt_BS.any(dim=0).nonzero().flatten()
+    if not len(columns):
+        return None
+    offset = _key_offset(one, keys)
+    where = span("column", offset + int(columns[0]), offset + int(columns[-1]))
+    return f"padding holds NaN or infinite values ({where}): an earlier layer made them in rows that see no key"
 
 
 def _real_keys(case: _Case, one: Pass, keys: int) -> torch.Tensor:

@@ -35,7 +35,8 @@ def probabilities(function: AttentionFunction, call: Call) -> torch.Tensor:
 def key_range(reference: torch.Tensor, port: torch.Tensor, offset: int) -> tuple[int, int]:
     """Return the half-open range of columns whose weights [S] are off by a good part of the worst error."""
     difference = absolute_difference(reference, port)
-    return _range(difference > KEY_RANGE_SHARE * difference.max(), offset)
+    worst = difference.max()
+    return _range(difference > KEY_RANGE_SHARE * worst if worst.isfinite() else difference == worst, offset)
 
 
 def _range(chosen: torch.Tensor, offset: int) -> tuple[int, int]:

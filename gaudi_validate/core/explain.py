@@ -53,10 +53,9 @@ def _indices(location: Location) -> list[str]:
 
 
 def _measured(measurements: tuple[Measurement, ...]) -> list[str]:
-    """Return one line with every number; those over their limit name it."""
-    if not measurements:
-        return []
-    return ["measured: " + "; ".join(_figure(one) for one in measurements)]
+    """Return one line with the numbers that have no limit or keep none; the latter name it."""
+    told = [_figure(one) for one in measurements if not one.within]
+    return ["measured: " + "; ".join(told)] if told else []
 
 
 def _figure(one: Measurement) -> str:

@@ -99,6 +99,50 @@ def tail_left_zero(original: AttentionFunction) -> AttentionFunction:
     return attention
 
 
+def empty_rows_are_nan(original: AttentionFunction) -> AttentionFunction:
+    """A7: rows that see no key are filled with -inf and normalised without a guard.
+
+    A plain product of weights and values then carries their NaN on, through keys of weight 0.
+    """
+
+    def attention(
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        **kwargs: Any,
+    ) -> AttentionResult:
+        output_BTHD, weights = original(module, query, key, value, attention_mask, **kwargs)
+        nothing_BKD = (value * 0).sum(dim=2)
+        output_BTHD = output_BTHD + nothing_BKD.repeat_interleave(query.shape[1] // key.shape[1], dim=1)[:, None]
+        if attention_mask is None:
+            return output_BTHD, weights
+        additive = attention_mask.is_floating_point()
+        seen_BHTS = attention_mask > torch.finfo(attention_mask.dtype).min / 2 if additive else attention_mask
+        empty_BTH1 = (~seen_BHTS.any(dim=-1, keepdim=True)).transpose(1, 2)
+        return output_BTHD.masked_fill(empty_BTH1, torch.nan), weights
+
+    return attention
+
+
+def strides_ignored(original: AttentionFunction) -> AttentionFunction:
+    """K58: values are read as if their memory were contiguous."""
+
+    def attention(
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *rest: Any,
+        **kwargs: Any,
+    ) -> AttentionResult:
+        contiguous = torch.empty(value.shape, device="meta").stride()
+        return original(module, query, key, value.as_strided(value.shape, contiguous), *rest, **kwargs)
+
+    return attention
+
+
 def padded_keys(original: AttentionFunction) -> AttentionFunction:
     """K57: keys and values get zeros up to the next block; the mask function's plant leaves these unmasked."""
 

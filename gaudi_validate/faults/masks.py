@@ -80,6 +80,22 @@ def window_forgotten(original: MaskFunction) -> MaskFunction:
     return mask
 
 
+def window_on_the_others(original: MaskFunction) -> MaskFunction:
+    """C18: full layers get the window, and sliding ones do not."""
+
+    def mask(**kwargs: Any) -> torch.Tensor | None:
+        window = getattr(kwargs["config"], "sliding_window", None)
+        if window is None or kwargs.get("local_size") is not None:
+            return original(**{**_with(kwargs, causal_mask_function), "local_size": None})
+
+        def near(_b: Any, _h: Any, q_idx: Any, kv_idx: Any) -> Any:
+            return q_idx - kv_idx < window
+
+        return original(**_with(kwargs, and_masks(kwargs["mask_function"], near)))
+
+    return mask
+
+
 def key_padding_seen(original: MaskFunction) -> MaskFunction:
     """K57: the mask covers keys up to the next block, and lets every row see those that are not there."""
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gaudi_validate.ports.base import Port
 
 EXPERTS_KNOWN = 8
+LONGEST = 300
 
 
 def is_model(path: str, _: torch.nn.Module) -> bool:
@@ -77,17 +78,44 @@ def scaling_dropped(rope: Any, _: Any) -> Any:
     return forward
 
 
-def _plain_frequencies(rope: Any, x: torch.Tensor) -> torch.Tensor:
+def exponent_over_head_dim(rope: Any, _: Any) -> Any:
+    """F41: partial rotary frequencies are spread over head_dim, not over the dimensions that are rotated."""
+
+    def forward(x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        config: Any = rope.config
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        inv_freq = _plain_frequencies(rope, x, rotary_dim=head_dim)
+        return _cos_sin(position_ids[..., None].to(x.dtype) * inv_freq, x, 1.0)
+
+    return forward
+
+
+def _plain_frequencies(rope: Any, x: torch.Tensor, *, rotary_dim: int | None = None) -> torch.Tensor:
     """Return theta^(-2i/d), as without RoPE scaling; 5.x keeps theta in ``rope_parameters``."""
     parameters = getattr(rope.config, "rope_parameters", None) or {}
     theta = float(parameters.get("rope_theta") or rope.config.rope_theta)
-    half = torch.arange(rope.inv_freq.shape[0], dtype=x.dtype, device=x.device)
-    return theta ** (-half / len(half))
+    half = rope.inv_freq.shape[0]
+    exponent = torch.arange(half, dtype=x.dtype, device=x.device) * 2 / (rotary_dim or 2 * half)
+    return torch.pow(theta, -exponent)
 
 
-def never_shrinks(_: torch.nn.Module, original: Any) -> Any:
+def magnitude_ignored(rope: Any, original: Any) -> Any:
+    """F38: YaRN's factor on cos and sin is left out."""
+
+    def forward(x: torch.Tensor, position_ids: torch.Tensor, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        cos, sin = original(x, position_ids, **kwargs)
+        return cos / rope.attention_scaling, sin / rope.attention_scaling
+
+    return forward
+
+
+def base_of_the_maximum(_: torch.nn.Module, original: Any) -> Any:
+    """F36: dynamic NTK always takes the frequencies of the maximum length."""
+    return never_shrinks(_, original, longest=LONGEST)
+
+
+def never_shrinks(_: torch.nn.Module, original: Any, *, longest: int = 0) -> Any:
     """F35: dynamic NTK keeps the frequencies of the longest call."""
-    longest = 0
 
     def forward(x: torch.Tensor, position_ids: torch.Tensor, **kwargs: Any) -> Any:
         nonlocal longest

@@ -19,6 +19,7 @@ EVIDENCE = Evidence(
         Measurement(name="worst |Δlogit|", value=2.875, unit="sd", limit=1e-9),
         Measurement(name="argmax flips", value=0.48, unit="share of rows"),
         Measurement(name="attention calls", value=3, unit="calls", limit=4, better="higher"),
+        Measurement(name="within its limit, so left out", value=0, unit="logits", limit=0),
     ),
     location=Location(
         layer=1,
