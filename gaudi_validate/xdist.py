@@ -183,7 +183,7 @@ class Recorder:
             strict=self._settings.strict_verdicts,
             record=self._record_command(),
             # Without a terminal pytest assumes 80 columns; files and CI logs have no width.
-            width=writer.fullwidth if terminalreporter.isatty else 140,
+            width=writer.fullwidth if terminalreporter.isatty else 160,
             colour=writer.hasmarkup,
             notes=self._notes_of_summary(),
         ):

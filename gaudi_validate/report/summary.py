@@ -35,12 +35,13 @@ def count_line(evidence: Iterable[Evidence]) -> str:
 
 
 def rows(evidence: Iterable[Evidence]) -> list[Row]:
-    """Return one row a (check, model, port, dtype), the gravest first, else in the order of the run."""
+    """Return one row a (check, model, port, dtype), the gravest first, else by name: workers finish in any order."""
     groups: dict[tuple[str, str, str, str], list[Evidence]] = {}
     for one in evidence:
         groups.setdefault((one.check, one.model, one.port, one.dtype), []).append(one)
     order = list(Status)
-    return sorted((_row(group) for group in groups.values()), key=lambda row: -order.index(row.status))
+    ordered = [_row(groups[key]) for key in sorted(groups)]
+    return sorted(ordered, key=lambda row: -order.index(row.status))
 
 
 def _row(group: Sequence[Evidence]) -> Row:
