@@ -163,6 +163,16 @@ def test_grouped_decoding_copies_nothing(spec: str) -> None:
     assert _value(evidence, "KV cache copies (with padding)") == 0
 
 
+def test_the_stand_in_of_the_fused_kernel_widens_blocks_only() -> None:
+    assert memory_scaling("hpu_fused", **SMALL, declared_ratio=0.5).status is Status.PASS
+    right = decode_allocation("hpu_fused", fake=True)
+    assert right.status is Status.PASS
+    assert _value(right, "KV cache copies alive at once (with padding)") == 0
+    wrong = decode_allocation(FaultyPort(as_port("hpu_fused"), FAULTS["P69"]), fake=True)
+    assert wrong.status is Status.FAIL
+    assert _value(wrong, "KV cache copies alive at once (without padding)") >= 8
+
+
 def test_repeat_kv_of_naive_at_the_reported_shape() -> None:
     # P69: 64 heads on 8, 2048 keys. x129 peak was reported; 8 copies of keys and of values is what it comes from.
     evidence = decode_allocation("naive", heads=64, kv_heads=8, head_dim=128, length=2048, fake=True)
