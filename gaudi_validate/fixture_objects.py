@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from gaudi_validate import options
 from gaudi_validate.core.messages import UserError
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from gaudi_validate.checks.speed import GqaCase
+    from gaudi_validate.checks.teacher import Forced
     from gaudi_validate.core.evidence import Evidence
     from gaudi_validate.core.hardware_table import Hardware
     from gaudi_validate.golden.extension import GoldenAssertion
-    from gaudi_validate.golden.generated import Comparer, Generated
+    from gaudi_validate.golden.generated import Comparer, Generated, GeneratedText
     from gaudi_validate.golden.records import TextGolden
     from gaudi_validate.hardware.device import Device
     from gaudi_validate.judge import Judge
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from gaudi_validate.models.specs import ModelSpec
     from gaudi_validate.ports.base import Port
     from gaudi_validate.scenarios.data import Scenario
+
+    Case: TypeAlias = Scenario | Sequence[str] | Forced
+    Written: TypeAlias = TextGolden | GeneratedText
 
 Rule = Literal["logic", "precision", "logits"]
 
@@ -76,6 +80,7 @@ class AssertParity:
         dtype: str | torch.dtype | None = None,
         port: Port | str | None = None,
         prompts: Sequence[str] | None = None,
+        texts: Sequence[Written] | None = None,
     ) -> list[Evidence]:
         """Hold a port to ``rule`` on ``model`` and return the evidence; fail the test if any of it fails.
 
@@ -86,19 +91,31 @@ class AssertParity:
             dtype: the deployed dtype; default --dtype. The logic rule has its own.
             port: a port or an attention implementation; default the one under test.
             prompts: texts to run in the place of scenarios, all in one batch, for the rules in a deployed dtype.
+            texts: goldens or generated texts in the place of scenarios, for the logits rule: the port is given their
+                tokens one by one, whatever it would have written itself.
         """
         spec = model.spec if isinstance(model, LoadedModel) else model_spec(self._config, model)
         if port is None and isinstance(model, LoadedModel):
             port = model.port
         tested = chosen_port(self._config, port)
-        cases = _scenarios(spec, scenarios) if prompts is None else [prompts]
+        cases: Sequence[Case]
+        if texts is not None:
+            cases = [self._forced(spec, rule, texts)]
+        else:
+            cases = _scenarios(spec, scenarios) if prompts is None else [prompts]
         evidence = [self._one(rule, tested, spec, case, dtype) for case in cases]
         self._judge(*evidence)
         return evidence
 
-    def _one(
-        self, rule: Rule, port: Port, spec: ModelSpec, case: Scenario | Sequence[str], dtype: str | torch.dtype | None
-    ) -> Evidence:
+    def _forced(self, spec: ModelSpec, rule: Rule, texts: Sequence[Written]) -> Forced:
+        from gaudi_validate.checks import prompts, teacher
+
+        if rule != "logits":
+            raise UserError(f"the {rule} rule takes no texts", do="use rule='logits'")
+        pad = prompts.pad_token(model_pool(self._config), spec, [text.prompt for text in texts])
+        return teacher.force([text.prompt_ids for text in texts], [text.ids for text in texts], pad=pad)
+
+    def _one(self, rule: Rule, port: Port, spec: ModelSpec, case: Case, dtype: str | torch.dtype | None) -> Evidence:
         from gaudi_validate.scenarios.data import Scenario
 
         pool, hardware = model_pool(self._config), options.settings_of(self._config).hardware
@@ -111,7 +128,9 @@ class AssertParity:
         in_dtype = torch_dtype(self._config, dtype)
         if rule == "precision":
             from gaudi_validate.checks.precision import precision_parity
+            from gaudi_validate.checks.teacher import Forced
 
+            assert not isinstance(case, Forced)  # refused above
             return precision_parity(pool, port, spec, case, in_dtype, hardware=hardware)
         if rule == "logits":
             from gaudi_validate.checks.logits import logits_parity
@@ -120,16 +139,14 @@ class AssertParity:
         raise UserError("unknown parity rule", where=repr(rule), do="use logic, precision or logits")
 
 
-def _scenarios(
-    spec: ModelSpec, wanted: Scenario | str | Iterable[Scenario | str] | None
-) -> list[Scenario | Sequence[str]]:
+def _scenarios(spec: ModelSpec, wanted: Scenario | str | Iterable[Scenario | str] | None) -> list[Case]:
     """Return the scenarios that are meant; by default those that say anything about ``spec``."""
     from gaudi_validate.scenarios.data import Scenario
     from gaudi_validate.scenarios.matrix import BY_ID, applicable
 
     if wanted is None:
         return [*applicable(spec.features)]
-    found: list[Scenario | Sequence[str]] = []
+    found: list[Case] = []
     for one in [wanted] if isinstance(wanted, (Scenario, str)) else wanted:
         if isinstance(one, str) and one not in BY_ID:
             raise UserError("unknown scenario", where=repr(one), do=f"use one of {', '.join(BY_ID)}")
@@ -170,6 +187,13 @@ class Golden:
             compare=compare or self._tie_aware(spec, tested),
         )
         return golden_assertion(self._request, context)(name=name)
+
+    def recorded(self, name: str, *, model: str | None = None) -> TextGolden | None:
+        """Return the golden of the case ``name``, ``None`` if there is none."""
+        from gaudi_validate.golden.store import GoldenStore
+
+        settings = options.settings_of(self._config)
+        return GoldenStore(settings.golden_dir).text(settings.hardware, model_spec(self._config, model).name, name)
 
     def __eq__(self, other: object) -> bool:
         """Compare with the golden that is named after the test."""
