@@ -159,6 +159,8 @@ class Golden:
 
     def __init__(self, request: pytest.FixtureRequest, judge: Judge) -> None:
         self._request, self._judge, self._config = request, judge, request.config
+        # One assertion for each model, port and comparison: it counts the comparisons that have no name.
+        self._made: dict[object, GoldenAssertion] = {}
 
     def __call__(
         self,
@@ -172,6 +174,12 @@ class Golden:
 
         ``compare`` replaces the comparison that tells a tie from a defect.
         """
+        key = (model, port, compare)
+        if key not in self._made:
+            self._made[key] = self._make(model, port, compare)
+        return self._made[key](name=name)
+
+    def _make(self, model: str | None, port: Port | str | None, compare: Comparer | None) -> GoldenAssertion:
         from gaudi_validate.golden.extension import GoldenContext, golden_assertion
 
         settings, spec = options.settings_of(self._config), model_spec(self._config, model)
@@ -186,7 +194,7 @@ class Golden:
             test=options.name_of(self._request.node),
             compare=compare or self._tie_aware(spec, tested),
         )
-        return golden_assertion(self._request, context)(name=name)
+        return golden_assertion(self._request, context)
 
     def recorded(self, name: str, *, model: str | None = None) -> TextGolden | None:
         """Return the golden of the case ``name``, ``None`` if there is none."""

@@ -188,6 +188,20 @@ def check_golden_options(config: pytest.Config) -> None:
             f"--prune-golden needs a full run and this one is partial: {', '.join(partial)}; "
             "run RUN_SLOW=1 pytest --prune-golden"
         )
+    _keep_goldens_from_syrupy(config, settings.golden_dir)
+
+
+def _keep_goldens_from_syrupy(config: pytest.Config, golden_dir: Path) -> None:
+    """Refuse a snapshot folder that holds the goldens: --snapshot-update deletes what is unknown to it there."""
+    from gaudi_validate.golden.names import check_apart
+
+    dirname = getattr(config.option, "snapshot_dirname", None)
+    if dirname is None:  # syrupy 4 always uses __snapshots__
+        return
+    try:
+        check_apart(golden_dir, dirname)
+    except UserError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def is_worker(config: pytest.Config) -> bool:

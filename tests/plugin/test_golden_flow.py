@@ -192,3 +192,21 @@ def test_accept_says_what_is_wrong(project: pytest.Pytester, capsys: pytest.Capt
     )
     assert captured.out == ""
     assert shlex.split("gaudi-validate accept nowhere.json")[1:] == ["accept", "nowhere.json"]
+
+
+def test_comparisons_without_a_name_are_cases_of_their_own(project: pytest.Pytester) -> None:
+    twice = """
+def test_twice(golden):
+    for word in ("one", "two"):
+        text = Generated(text=word, prompt="p", ids=(len(word), ord(word[0])), prompt_ids=(1,), dtype="bfloat16")
+        assert text == golden(compare=exact)
+"""
+    project.makepyfile(test_it=TESTS + twice)
+    run(project, "--update-golden").assert_outcomes(passed=4)
+    assert sorted(texts(project).values()) == ["first", "first", "one", "two"]
+
+
+def test_a_snapshot_folder_that_holds_goldens_is_refused(project: pytest.Pytester) -> None:
+    result = project.runpytest("--snapshot-dirname=golden")
+    result.stderr.fnmatch_lines(["ERROR: --snapshot-dirname golden is a folder that holds goldens, and syrupy deletes*"])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
