@@ -118,6 +118,13 @@ class IndexMask:
         allowed = self._evaluate(0, self.rows, 0, self.columns)
         return allowed.expand(self.batch, 1, self.rows, self.columns).contiguous()
 
+    def causal_only(self) -> bool:
+        """Return whether rows see every key up to their own, each row has one, and no window ends before the first."""
+        if not self._known() or not self.pattern.causal or not self._each_row_sees_itself(0, self.rows):
+            return False
+        _, q_last, k_first, _ = self._relative(0, self.rows, 0, self.columns)
+        return self.pattern.window is None or k_first > q_last - self.pattern.window
+
     def _known(self) -> bool:
         return self.pattern.exact and self.padding is None and isinstance(self.start, int)
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gaudi_validate.attention.arguments import Arguments, UnsupportedArgument, resolve
-from gaudi_validate.attention.kernels import Kernel, attend, matmul_kernel, sdpa_kernel
+from gaudi_validate.attention.index_mask import IndexMask
+from gaudi_validate.attention.kernels import Kernel, attend, matmul_kernel, sdpa_kernel, split_causal, splits
 from gaudi_validate.attention.masks import mask_of
 
 if TYPE_CHECKING:
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from gaudi_validate.attention.index_mask import Mask
 
 Q_BLOCK_SIZE = 1024
-# SDPA keeps its scores in registers and cache, so short blocks cost no memory and waste less of the causal triangle:
-# see benchmarks/README.md.
+# Under a mask SDPA computes the keys that it hides, and shorter blocks hide fewer: see benchmarks/README.md.
 SDPA_ROWS = 256
 KERNELS: dict[str, Kernel] = {"sdpa": sdpa_kernel, "matmul": matmul_kernel}
 _SDPA_DEVICES = frozenset({"cpu", "cuda"})
@@ -55,7 +55,11 @@ def sliced_attention(  # noqa: PLR0917 - transformers' signature
     arguments = resolve("hpu_sliced", module, query, kwargs, scaling=scaling, dropout=dropout)
     mask = mask_of(attention_mask, arguments, query, key)
     kernel = _kernel(block_kernel, query, arguments)
-    rows = min(q_block_size, SDPA_ROWS) if kernel is sdpa_kernel else q_block_size
+    rows = q_block_size
+    if kernel is sdpa_kernel:
+        if isinstance(mask, IndexMask) and mask.causal_only() and splits(query, key, value):
+            return _split(query, key, value, mask, arguments.scale, rows), None
+        rows = min(rows, SDPA_ROWS)
     blocks = _blocks(kernel, query, key, value, mask, arguments, rows)
     if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
         return torch.cat([out_BHtD.transpose(1, 2) for _, out_BHtD in blocks], dim=1), None
@@ -64,6 +68,20 @@ def sliced_attention(  # noqa: PLR0917 - transformers' signature
     for first, out_BHtD in blocks:
         out_BTHD[:, first : first + rows] = out_BHtD.transpose(1, 2)
     return out_BTHD, None
+
+
+def _split(  # noqa: PLR0917 - a block is query, key, value and mask, in every kernel
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: IndexMask, scale: float, rows: int
+) -> torch.Tensor:
+    """Return [B, T, H, D] of plain causal attention, no block with a mask."""
+    b, h, t, d = query.shape
+    out_BTHD = query.new_empty((b, t, h, d))
+    for first in range(0, t, rows):
+        last = min(first + rows, t)
+        end = mask.key_range(first, last)[1]
+        out_BHtD = out_BTHD[:, first:last].transpose(1, 2)
+        split_causal(query[:, :, first:last], key[:, :, :end], value[:, :, :end], scale, out_BHtD)
+    return out_BTHD
 
 
 def _blocks(  # noqa: PLR0917 - a block is query, key, value and mask, in every kernel

@@ -15,7 +15,7 @@ from gaudi_validate.core.messages import UserError
 
 from .dense import Case
 
-FUNCTIONS = {"naive": naive_attention, "hpu_sliced": sliced_attention, "hpu_fused": fused_attention}
+FUNCTIONS: dict[str, Any] = {"naive": naive_attention, "hpu_sliced": sliced_attention, "hpu_fused": fused_attention}
 ANY = torch.ones(2, 3)
 VARLEN = "pass position_ids that restart at each packed sequence, without a cache and without an attention_mask"
 

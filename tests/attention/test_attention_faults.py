@@ -23,7 +23,7 @@ SEEN = 1e-4
 
 
 def tail_block_dropped(patch: Patch) -> None:
-    original = sliced.attend
+    original = kernels.attend
 
     def attend(kernel: Any, q: torch.Tensor, *rest: Any) -> torch.Tensor:
         out = original(kernel, q, *rest)
@@ -43,7 +43,7 @@ def causal_top_left(patch: Patch) -> None:
 
 
 def kv_tiled(patch: Patch) -> None:
-    original = sliced.attend
+    original = kernels.attend
 
     def attend(kernel: Any, q: torch.Tensor, k: torch.Tensor, *rest: Any) -> torch.Tensor:
         h, kv = q.shape[1], k.shape[1]
@@ -101,11 +101,11 @@ def argument_dropped(**changes: Any) -> Callable[[Patch], None]:
 
 
 def empty_rows_unguarded(patch: Patch) -> None:
-    original = sliced.attend
+    original = kernels.attend
 
     def attend(*args: Any) -> torch.Tensor:
-        *tensors, block, given = args
-        return original(*tensors, block._replace(empty_rows=False), given)
+        kernel, q, k, v, block, given = args
+        return original(kernel, q, k, v, block._replace(empty_rows=False), given)
 
     patch.setattr(sliced, "attend", attend)
 
@@ -117,7 +117,18 @@ def minimum_for_a_mask(patch: Patch) -> None:
 
 def shrink_forgotten(patch: Patch) -> None:
     exp = torch.exp
-    patch.setattr(online_softmax.torch, "exp", lambda x: torch.ones_like(x) if x.shape[-1] == 1 else exp(x))
+    patch.setattr(torch, "exp", lambda x: torch.ones_like(x) if x.shape[-1] == 1 else exp(x))
+
+
+def earlier_keys_forgotten(patch: Patch) -> None:
+    """The two parts of a block are not joined: only the square on the diagonal counts."""
+    original = kernels.split_causal
+
+    def split_causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> None:
+        t = q.shape[2]
+        original(q, k[:, :, -t:], v[:, :, -t:], *rest)
+
+    patch.setattr(sliced, "split_causal", split_causal)
 
 
 SLICED = ("sliced 4", "sliced 4 matmul")
@@ -135,6 +146,7 @@ FAULTS: dict[str, tuple[Callable[[Patch], None], tuple[str, ...]]] = {
     "scale of the head_dim": (argument_dropped(scale=8**-0.5), SLICED),
     "empty rows unguarded": (empty_rows_unguarded, ("sliced 4 matmul",)),
     "masked scores lowered, not removed": (minimum_for_a_mask, ("sliced 4 matmul",)),
+    "keys before the diagonal forgotten": (earlier_keys_forgotten, ("sliced 4", "sliced 1024")),
     "running sum not rescaled": (shrink_forgotten, ("fused 4 3",)),
 }
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from gaudi_validate.attention import fused, online_softmax, sliced
+from gaudi_validate.attention import fused, kernels, online_softmax, sliced
 from gaudi_validate.attention.fused import fused_attention
 from gaudi_validate.attention.naive import naive_attention
 from gaudi_validate.attention.sliced import sliced_attention
@@ -121,7 +121,7 @@ def test_dtype_and_layout_of_the_output_are_those_of_eager(variant: str, dtype: 
 def test_bidirectional_attention_without_a_mask() -> None:
     case = Case(t=5, past=4, mask="none")
     q, k, v = case.inputs()
-    module = torch.nn.Module()
+    module: Any = torch.nn.Module()
     module.is_causal = False
     plain = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True).transpose(1, 2)
     for variant in VARIANTS.values():
@@ -146,8 +146,45 @@ def test_rows_are_never_more_than_the_block_size() -> None:
     seen: list[int] = []
     case = Case(t=11, mask="none")
     q, k, v = case.inputs()
+    original = kernels.attend
+
+    def attend(*args: Any) -> torch.Tensor:
+        seen.append(args[1].shape[2])
+        return original(*args)
+
     with pytest.MonkeyPatch.context() as patch:
-        original = sliced.attend
-        patch.setattr(sliced, "attend", lambda *a: (seen.append(a[1].shape[2]), original(*a))[1])
-        sliced_attention(torch.nn.Module(), q, k, v, None, q_block_size=4)
+        patch.setattr(sliced, "attend", attend)
+        sliced_attention(torch.nn.Module(), q, k, v, None, q_block_size=4, block_kernel="matmul")
     assert seen == [4, 4, 3]
+
+
+def row_errors(out: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    return (out.double() - reference).square().mean(dim=-1).sqrt()
+
+
+def low_precision(variant: str, dtype: torch.dtype) -> tuple[float, float]:
+    """Return G and W, as precision parity defines them, of one call with mild scores: 8 heads / 2, head_dim 64."""
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn((1, h, 96, 64), generator=generator).to(dtype) for h in (8, 2, 2))
+    plain = torch.nn.functional.scaled_dot_product_attention
+    reference = plain(q.double(), k.double(), v.double(), is_causal=True, enable_gqa=True).transpose(1, 2)
+    with torch.no_grad():
+        outs = (VARIANTS[name](torch.nn.Module(), q, k, v, None)[0] for name in ("naive", variant))
+        naive, own = (row_errors(out, reference) for out in outs)
+    floor = 2.0 ** -{torch.bfloat16: 8, torch.float16: 11}[dtype] * reference.square().mean(dim=-1).sqrt()
+    g = own.square().mean().sqrt() / torch.maximum(naive.square().mean().sqrt(), floor.square().mean().sqrt())
+    return float(g), float((own / torch.maximum(naive, floor)).max())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "naive"])
+def test_low_precision_is_no_worse_than_naive(variant: str, dtype: torch.dtype) -> None:
+    g, w = low_precision(variant, dtype)
+    assert g <= 1.25
+    assert w <= 3
+
+
+def test_a_share_rounded_to_bf16_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    lerp = torch.lerp
+    monkeypatch.setattr(torch, "lerp", lambda a, b, share: lerp(a, b, share.bfloat16().float()))
+    assert low_precision("sliced 4", torch.bfloat16)[1] > 3

@@ -30,8 +30,8 @@ SEQUENCES = torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2, 2], [0, 0, 0, 0, 0, 0, 0, 1, 
 
 def chunked() -> Callable[..., Any]:
     if OLD:
-        made: Callable[..., Any] = masking_utils.chunked_causal_mask_function(4)
-        return made
+        old: Any = masking_utils.chunked_causal_mask_function
+        return old(4)  # type: ignore[no-any-return]
     return masking_utils.chunked_causal_mask_function(4, torch.tensor([2, 0]))
 
 
@@ -44,11 +44,14 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def both(function: Callable[..., Any], t: int, past: int, **more: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def both(function: Callable[..., Any], t: int, past: int, **more: Any) -> tuple[Any, torch.Tensor]:
     """Return the mask as a rule and as transformers' tensor."""
-    kwargs = {"batch_size": 2, "kv_length": 9, "mask_function": function, "allow_is_causal_skip": False}
+    kwargs: dict[str, Any] = {"batch_size": 2, "kv_length": 9, "mask_function": function}
+    kwargs["allow_is_causal_skip"] = False
     kwargs |= positions(t, past) | more
-    return blockwise_mask(**kwargs), masking_utils.sdpa_mask(**kwargs)
+    whole = masking_utils.sdpa_mask(**kwargs)
+    assert whole is not None
+    return blockwise_mask(**kwargs), whole
 
 
 @pytest.mark.parametrize("padding", [None, PADDING, PADDING[:, :6]], ids=["none", "padded", "short"])
@@ -71,7 +74,8 @@ def test_every_block_is_that_of_transformers(name: str, t: int, past: int, paddi
 
 @pytest.mark.skipif(OLD, reason="transformers 4.55 passes positions as a tensor always")
 def test_a_query_offset_on_the_device_is_as_good() -> None:
-    kwargs = {"batch_size": 2, "kv_length": 9, "mask_function": window_mask(3), "attention_mask": PADDING}
+    kwargs: dict[str, Any] = {"batch_size": 2, "kv_length": 9, "mask_function": window_mask(3)}
+    kwargs["attention_mask"] = PADDING
     host, device = (blockwise_mask(**kwargs, **positions(3, 4, on_device=d)) for d in (False, True))
     assert isinstance(host, BlockwiseMask)
     assert isinstance(device, BlockwiseMask)
@@ -122,7 +126,8 @@ def test_a_function_that_transformers_calls_index_based_is_evaluated_by_block() 
 
 
 def packed_mask(attention: str, position_ids: torch.Tensor, window: int | None) -> torch.Tensor | None:
-    config = LlamaConfig(sliding_window=window, attn_implementation=ensure(attention))
+    make_config: Any = LlamaConfig
+    config = make_config(sliding_window=window, attn_implementation=ensure(attention))
     make = masking_utils.create_causal_mask if window is None else masking_utils.create_sliding_window_causal_mask
     embeds = torch.zeros(2, position_ids.shape[1], 8)
     if OLD:

@@ -28,7 +28,7 @@ class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.elements = 0
+        self.elements: int = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -41,7 +41,8 @@ class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def largest(function: Callable[..., Any], case: Case, **options: Any) -> int:
     q, k, v = case.inputs()
     mask = case.make_mask()
-    with torch.no_grad(), Largest() as seen:
+    seen = Largest()
+    with torch.no_grad(), seen:
         function(torch.nn.Module(), q, k, v, mask, **case.kwargs(), **options)
     return seen.elements
 
@@ -75,7 +76,8 @@ def above(function: Callable[..., Any], q: tuple[int, ...], k: tuple[int, ...], 
     """Return the bytes above the inputs' own at the peak of one call in bf16, on fake tensors."""
     query, key, value = (torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in (q, k, k))
     with torch.no_grad():
-        return live_bytes.count(function, torch.nn.Module(), query, key, value, None, fake=True, **options).above_bytes
+        counted = live_bytes.count(function, torch.nn.Module(), query, key, value, None, fake=True, **options)
+    return counted.above_bytes
 
 
 def peak(function: Callable[..., Any], s: int, **options: Any) -> int:

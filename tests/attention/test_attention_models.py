@@ -92,7 +92,7 @@ def logits(name: str) -> list[torch.Tensor]:
 def texts(name: str) -> list[list[list[int]]]:
     """Return what is generated with a dynamic and with a static cache."""
     common = {"attention_mask": MASK, "max_new_tokens": 9, "do_sample": False, "eos_token_id": None}
-    m = model(name)
+    m: Any = model(name)
     dynamic = m.generate(IDS, **common)
     static = m.generate(IDS, **common, cache_implementation="static", disable_compile=True)
     return [dynamic.tolist(), static.tolist()]
@@ -126,7 +126,9 @@ def test_generation_of_the_reference_is_of_several_tokens_and_both_caches_agree(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_naive_is_bitwise_eager(dtype: torch.dtype) -> None:
     torch.manual_seed(4)
-    llama = LlamaForCausalLM(LlamaConfig(**COMMON)).eval().to(dtype)
+    llama: Any = LlamaForCausalLM(LlamaConfig(**COMMON))
+    llama.eval()
+    llama = llama.to(dtype)
     out = []
     for attention in ("eager", ensure("naive")):
         llama.set_attn_implementation(attention)
@@ -144,7 +146,9 @@ def test_sinks_of_gpt_oss(attention: str) -> None:
         num_local_experts=2,
         num_experts_per_tok=1,
     )
-    m = GptOssForCausalLM(config).eval().double()
+    m: Any = GptOssForCausalLM(config)
+    m.eval()
+    m = m.double()
     if hasattr(m, "set_experts_implementation"):  # the grouped product has no fp64
         m.set_experts_implementation("eager")
     for layer in m.model.layers:

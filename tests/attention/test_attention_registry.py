@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -18,7 +18,8 @@ from .dense import Case
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ATTENTION, MASK = AttentionInterface._global_mapping, AttentionMaskInterface._global_mapping
+ATTENTION: dict[str, Any] = vars(AttentionInterface)["_global_mapping"]
+MASK: dict[str, Any] = vars(AttentionMaskInterface)["_global_mapping"]
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +74,8 @@ def test_a_users_function_gets_its_own_mask_function_or_the_one_of_sdpa(user_mod
 
 @pytest.mark.parametrize("owner", ["function", "module"])
 def test_a_users_mask_function_is_found(user_module: ModuleType, owner: str) -> None:
-    (user_module.attend if owner == "function" else user_module).mask_function = user_module.masked
+    holder = user_module.attend if owner == "function" else user_module
+    vars(holder)["mask_function"] = user_module.masked
     assert MASK[ensure("users_attention:attend")] is user_module.masked
 
 
