@@ -138,7 +138,7 @@ def split_causal(
     """Write [B, H, t, D] of a block whose last row sits on the last key.
 
     The keys that all rows see and the square on the diagonal are two calls without a mask, joined by their shares of
-    the softmax: a mask costs SDPA a fifth to a third of its time on a CPU, and hides keys that it has computed.
+    the softmax. Under a mask SDPA also computes what the mask hides: see benchmarks/README.md.
     """
     full = k_BKsD.shape[2] - q_BHtD.shape[2]
     square, square_log = _FLASH(q_BHtD, k_BKsD[:, :, full:], v_BKsD[:, :, full:], 0.0, True, scale=scale)

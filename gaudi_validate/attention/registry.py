@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.utils import generic
 
 from gaudi_validate.attention.fused import SOFTMAX_MODES, fused_attention
 from gaudi_validate.attention.masks import blockwise_mask
@@ -37,6 +38,9 @@ class Implementation:
 # transformers 4.55 to 5.x look names up in these class-wide mappings, which `register` writes.
 _ATTENTION: Mapping[str, Any] = AttentionInterface._global_mapping
 _MASKS: Mapping[str, Any] = AttentionMaskInterface._global_mapping
+
+# New in transformers 5, and asked whenever a model's attention is set.
+_TAKEN_FOR_FLASH = getattr(generic, "is_flash_attention_requested", None)
 
 
 def _block_size(text: str) -> int:
@@ -77,9 +81,13 @@ _VARIANT = re.compile(r"(?P<name>\w+)\[(?P<options>.*)\]")
 
 
 def register() -> None:
-    """Register every implementation of :data:`NAMES` with transformers. Again is fine."""
+    """Register every implementation of :data:`NAMES` with transformers.
+
+    Again is fine, and leaves alone what stands there: a capture or a planted fault may have taken a function's place.
+    """
     for name, one in IMPLEMENTATIONS.items():
-        _put(name, one.function, one.mask_function)
+        if name not in _ATTENTION or name not in _MASKS:
+            _put(name, one.function, one.mask_function)
 
 
 def ensure(spec: str) -> str:
@@ -140,6 +148,9 @@ def _read_options(spec: str, one: Implementation, text: str) -> dict[str, Any]:
 
 
 def _ensure_user_function(spec: str) -> str:
+    if _TAKEN_FOR_FLASH is not None and _TAKEN_FOR_FLASH(requested_attention_implementation=spec):
+        what = "transformers takes an attention name with 'flash' in it for one of its own flash attention kernels"
+        raise UserError(what, where=repr(spec), do="import the function under another name, and give that")
     module_name, _, path = spec.partition(":")
     try:
         module = importlib.import_module(module_name)

@@ -13,7 +13,7 @@ from gaudi_validate.attention.masks import blockwise_mask
 from gaudi_validate.attention.registry import NAMES, ensure, register
 from gaudi_validate.core.messages import UserError
 
-from .dense import Case
+from .dense import OLD, Case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +38,13 @@ def test_every_name_is_in_both_registries() -> None:
     assert all(name in ATTENTION and name in MASK for name in NAMES)
     assert MASK["naive"] is MASK["eager"]
     assert MASK["hpu_sliced"] is MASK["hpu_fused"] is blockwise_mask
+
+
+def test_what_has_taken_the_place_of_a_function_stays() -> None:
+    register()
+    ATTENTION["hpu_sliced"] = stand_in = object()
+    assert ensure("hpu_sliced") == "hpu_sliced"
+    assert ATTENTION["hpu_sliced"] is stand_in
 
 
 @pytest.mark.parametrize("name", [*NAMES, "eager", "sdpa", "flash_attention_2"])
@@ -143,3 +150,13 @@ def test_a_registered_function_runs() -> None:
 
     out = ATTENTION[ensure("hpu_sliced[q_block_size=3]")](torch.nn.Module(), *Case(t=4, mask="none").inputs(), None)[0]
     assert tuple(out.shape) == (2, 4, 4, 8)
+
+
+@pytest.mark.skipif(OLD, reason="transformers 4.55 takes any name")
+def test_a_name_that_transformers_would_take_for_its_own_is_refused() -> None:
+    with pytest.raises(UserError) as error:
+        ensure("port.flash:attend")
+    assert str(error.value) == (
+        "transformers takes an attention name with 'flash' in it for one of its own flash attention kernels: "
+        "'port.flash:attend'; import the function under another name, and give that"
+    )
