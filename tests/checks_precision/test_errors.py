@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from gaudi_validate.checks import errors
 from gaudi_validate.checks.budgets import FORMATS, format_of
 from gaudi_validate.checks.errors import judge
 
@@ -94,3 +95,11 @@ def test_unknown_dtype_is_an_error() -> None:
         ValueError, match="no error budget for float8_e4m3fn; there is one for bfloat16, float16, float32"
     ):
         format_of("float8_e4m3fn")
+
+
+def test_slicing_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    port, naive, truth = (torch.randn(7, 16, generator=generator) for _ in range(3))
+    whole = judge(port, naive, truth, BF16)
+    monkeypatch.setattr(errors, "_SLICE_VALUES", 40)
+    assert judge(port, naive, truth, BF16) == whole
