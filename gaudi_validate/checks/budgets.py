@@ -42,8 +42,8 @@ CALLS: dict[str, CallBudget] = {"bfloat16": _HALF, "float16": _HALF, "float32": 
 
 # Whole layers and whole-model logits: correct paths have G 0.92-1.06. W is not judged there: bf16 rounding is chaotic
 # through 30 layers, and W over logit rows reaches 6 for correct paths.
-LAYER_G = 1.25
 LOGITS_G = 1.25
+LAYERS: dict[str, float] = {"bfloat16": 1.25, "float16": 1.25, "float32": 1.25}
 
 # Teacher-forced log-probabilities, |Δ| over the reference's top tokens: factors on naive's own, and one ulp on top.
 TOP_TOKENS = 20

@@ -71,7 +71,7 @@ def memory_scaling(
 
     Args:
         port: the port under test, or the name of an attention implementation.
-        lengths: three or more rising lengths, the shortest at least the implementation's block of query rows.
+        lengths: three or more rising lengths, the shortest longer than the implementation's block of query rows.
         heads: query heads.
         kv_heads: key/value heads.
         head_dim: the size of a head.

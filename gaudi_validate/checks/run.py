@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gaudi_validate.attention.arguments import UnsupportedArgument
 from gaudi_validate.checks import budgets
 from gaudi_validate.checks.prompts import prompt_inputs
 from gaudi_validate.checks.reference import reference_key
@@ -91,7 +92,8 @@ def run_of(pool: ModelPool, port: Port, spec: ModelSpec, what: What, dtype: torc
 def evidence_of(check: str, run: Run, judge: Callable[[Evidence], Evidence]) -> Evidence:
     """Return what ``judge`` makes of a blank PASS for ``run``, with its duration.
 
-    What a port raises is its failure and not the session's: a FAIL with the error and the place; a
+    What a port raises is its failure and not the session's: a FAIL with the error and the place. An argument that it
+    rejects by name is INCONCLUSIVE: nothing is done wrong, and nothing is there to judge. Any other
     :class:`UserError` passes.
     """
     started = time.perf_counter()
@@ -107,6 +109,8 @@ def evidence_of(check: str, run: Run, judge: Callable[[Evidence], Evidence]) -> 
     )
     try:
         evidence = judge(evidence)
+    except UnsupportedArgument as error:
+        evidence = replace(evidence, status=Status.INCONCLUSIVE, reason=f"rejected by name: {error}")
     except UserError:
         raise
     except Exception as error:

@@ -270,7 +270,7 @@ def _verdict(
     same = len(case.generated) - len(decisions)
     evidence = replace(
         evidence,
-        reason=f"{verdict}: {_named(case, index, named)}",
+        reason=f"{verdict}: {_too_many(decision)}{_named(case, index, named)}",
         measurements=_measurements([one for _, one in decisions], len(case.generated)),
         details=(f"{same} of {len(case.generated)} texts are identical", *_details(case, decisions)),
     )
@@ -283,6 +283,13 @@ def _verdict(
         evidence = replace(evidence, reason=f"{reason}; --strict-verdicts wants equal texts")
     location = Location(batch_row=index, query_row=named.step, note="prompt and token of the text, counted from 0")
     return replace(evidence, status=Status.FAIL, location=location)
+
+
+def _too_many(decision: TextDecision) -> str:
+    """Return, where nothing but the number of ties makes a text diverge, what that is."""
+    if decision.culprit is None or not decision.culprit.tie:
+        return ""
+    return f"{len(decision.differences)} tied tokens, {decision.most} may be; the first too many is "
 
 
 def _measurements(decisions: Sequence[TextDecision], texts: int) -> tuple[Measurement, ...]:

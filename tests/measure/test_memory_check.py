@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gaudi_validate.core.evidence import Evidence
 
 GIB = 2**30
-SMALL: dict[str, Any] = {"heads": 8, "kv_heads": 2, "head_dim": 16, "lengths": (1024, 2048, 4096)}
+SMALL: dict[str, Any] = {"heads": 8, "kv_heads": 2, "head_dim": 16, "lengths": (2048, 4096, 8192)}
 Result = tuple[torch.Tensor, torch.Tensor | None]
 
 
@@ -123,7 +123,7 @@ def test_naive_fails_its_own_gate() -> None:
     evidence = memory_scaling("naive", **SMALL)
     assert evidence.status is Status.FAIL
     assert _value(evidence, "bytes a query and key (naive)") == 8 * 10 + 2
-    assert evidence.reason.startswith("naive: peak 1.28 GiB is 1 of naive's 1.28 GiB, 0.1667 allowed; peak grows as ")
+    assert evidence.reason.startswith("naive: peak 5.13 GiB is 1 of naive's 5.13 GiB, 0.1667 allowed; peak grows as ")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_the_masks_of_the_published_case() -> None:
 def test_running_out_of_memory_is_an_outcome() -> None:
     evidence = memory_scaling(_user(out_of_memory), **SMALL)
     assert evidence.status is Status.FAIL
-    assert evidence.reason == ("out of memory at batch 1, 8/2 heads, head_dim 16, length 1024, bfloat16, left padding")
+    assert evidence.reason == ("out of memory at batch 1, 8/2 heads, head_dim 16, length 2048, bfloat16, left padding")
 
 
 def test_what_an_implementation_raises_is_its_failure() -> None:
