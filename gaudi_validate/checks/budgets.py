@@ -40,10 +40,16 @@ class CallBudget:
 _HALF = CallBudget(g=1.25, w=3.0)
 CALLS: dict[str, CallBudget] = {"bfloat16": _HALF, "float16": _HALF, "float32": CallBudget(g=8.0, w=64.0)}
 
-# Whole layers and whole-model logits: correct paths have G 0.92-1.06. W is not judged there: bf16 rounding is chaotic
-# through 30 layers, and W over logit rows reaches 6 for correct paths.
+# Whole-model logits: correct paths have G 0.92-1.06 on SmolLM2 and <= 1.08 on the tiny models, four scenarios, every
+# dtype. W is not judged there: bf16 rounding is chaotic through 30 layers, and W over logit rows reaches 6 for correct
+# paths. Where tokens are routed to experts, near ties fall either way and correct paths reach G 5.5: such models are
+# judged by logic parity and call by call.
 LOGITS_G = 1.25
-LAYERS: dict[str, float] = {"bfloat16": 1.25, "float16": 1.25, "float32": 1.25}
+
+# Decoder layers, all passes of one taken together (a decode step alone has too few rows: 1.3). Calibrated on the same
+# and on SmolLM2: correct paths have G <= 1.05 in half precision, 1.14 in float32, but for models with experts. A 1 %
+# wrong scale has 2.3 and more in float16, over 4500 in float32, and stays within in bfloat16; a 5 % one has 1.6 there.
+LAYERS: dict[str, float] = {"bfloat16": 1.25, "float16": 1.25, "float32": 2.0}
 
 # Teacher-forced log-probabilities, |Δ| over the reference's top tokens: factors on naive's own, and one ulp on top.
 TOP_TOKENS = 20

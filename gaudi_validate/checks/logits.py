@@ -12,7 +12,7 @@ import torch
 
 from gaudi_validate.checks import budgets, teacher
 from gaudi_validate.checks.errors import judge
-from gaudi_validate.checks.run import dtype_name, evidence_of, run_of
+from gaudi_validate.checks.run import EXPERTS, chooses_experts, dtype_name, evidence_of, run_of
 from gaudi_validate.core.evidence import Location, Measurement
 from gaudi_validate.core.text_verdict import ulp
 from gaudi_validate.core.verdicts import Status
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gaudi_validate.models.specs import ModelSpec
     from gaudi_validate.ports.base import Port
     from gaudi_validate.ports.pool import ModelPool
-    from gaudi_validate.scenarios.inputs import ScenarioInputs
 
 CHECK = "logits"
 
@@ -56,7 +55,7 @@ def logits_parity(
     ``what``: a scenario, inputs or prompts, as for precision parity, judged by G over its real tokens; or texts to
     force (``checks.teacher.force``), where the log-probabilities of the reference's top tokens are judged as well,
     given the 8 x 64 rows that their rule was set for. Port and naive take the decode path, the reference is eager in
-    fp32 (fp64 where fp32 is judged).
+    fp32 (fp64 where fp32 is judged). Beyond a limit a model with experts is INCONCLUSIVE: see ``checks.run.EXPERTS``.
     """
     forced = isinstance(what, teacher.Forced)
     run = run_of(pool, port, spec, what.inputs if isinstance(what, teacher.Forced) else what, dtype, hardware=hardware)
@@ -67,7 +66,7 @@ def logits_parity(
         budget = logprob_budget(*rows, run.format.bits) if forced else None
         precise = dtype_name(teacher.precise(dtype))
         evidence = replace(evidence, details=(f"reference: transformers' eager attention in {precise} on the CPU",))
-        return _verdict(evidence, run.inputs, judge(*rows, run.format), budget, rows=len(rows[0]))
+        return _verdict(evidence, run, judge(*rows, run.format), budget, rows=len(rows[0]))
 
     return evidence_of(CHECK, run, judge_run)
 
@@ -126,9 +125,7 @@ def _quantile(values: torch.Tensor) -> torch.Tensor:
     return ordered[int(budgets.LOGPROB_QUANTILE * (len(ordered) - 1))]
 
 
-def _verdict(
-    evidence: Evidence, inputs: ScenarioInputs, judged: Judged, budget: LogprobBudget | None, *, rows: int
-) -> Evidence:
+def _verdict(evidence: Evidence, run: Run, judged: Judged, budget: LogprobBudget | None, *, rows: int) -> Evidence:
     measurements = [
         Measurement(name="G of logits", value=judged.g, unit="naive's error", limit=budgets.LOGITS_G),
         Measurement(name="NaN or infinite where naive is not", value=judged.pattern, unit="logits", limit=0),
@@ -142,8 +139,10 @@ def _verdict(
     reason = "; ".join(f"{one.name} {one.value:.3g}, limit {one.limit:.3g}" for one in shown)
     if not broken:
         return replace(evidence, reason=f"{reason}; {rows} rows")
+    if not judged.pattern and chooses_experts(run.model()):
+        return replace(evidence, status=Status.INCONCLUSIVE, reason=f"{reason}; {EXPERTS}")
     row = judged.row if budget is None or judged.pattern else budget.row
-    batch_row, column = inputs.real.nonzero()[row].tolist()
+    batch_row, column = run.inputs.real.nonzero()[row].tolist()
     location = Location(batch_row=batch_row, query_row=column, note="the row with the worst error")
     return replace(evidence, status=Status.FAIL, reason=reason, location=location)
 

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 # The naive path that ports are judged by: stock eager attention, independent of this project's own implementations.
 NAIVE = TransformersPort("eager")
 CPU = torch.device("cpu")
+EXPERTS = "near ties between experts fall either way when rounded, so this is no proof of a defect: see logic parity"
+_EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -117,6 +119,12 @@ def evidence_of(check: str, run: Run, judge: Callable[[Evidence], Evidence]) -> 
         reason = f"the port raised {first_line(error)}"
         evidence = replace(evidence, status=Status.FAIL, reason=reason, details=_frames(error))
     return replace(evidence, duration_s=time.perf_counter() - started)
+
+
+def chooses_experts(model: PreTrainedModel) -> bool:
+    """Return whether tokens are routed: one that goes to another expert has an error that no rounding budget knows."""
+    config = model.config.get_text_config()
+    return any((getattr(config, name, None) or 0) > 1 for name in _EXPERT_COUNTS)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

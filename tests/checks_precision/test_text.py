@@ -11,6 +11,7 @@ from transformers import GenerationConfig
 from gaudi_validate.checks import teacher, text
 from gaudi_validate.checks.run import NAIVE, run_of
 from gaudi_validate.core.messages import UserError
+from gaudi_validate.core.text_verdict import Difference, decide
 from gaudi_validate.core.verdicts import Status
 from gaudi_validate.ports.transformers_port import TransformersPort
 
@@ -192,3 +193,11 @@ def test_wrong_goldens_are_user_errors(precision_pool: ModelPool, tiny: ModelSpe
         compare(precision_pool, tiny, generated, [[], [1], [1]])
     with pytest.raises(ValueError, match="no error budget for float64"):
         generate(precision_pool, tiny, dtype=torch.float64)
+
+
+def test_too_many_ties_are_named_as_such() -> None:
+    ties = [Difference(step=step, golden=1, port=2, margin=0.1, allowed=0.2) for step in range(6)]
+    assert text._too_many(decide(100, ties[:5], share=0.05)) == ""
+    assert text._too_many(decide(100, ties, share=0.05)) == "6 tied tokens, 5 may be; the first too many is "
+    defect = Difference(step=9, golden=1, port=2, margin=0.3, allowed=0.2)
+    assert text._too_many(decide(100, [*ties, defect], share=0.05)) == ""
