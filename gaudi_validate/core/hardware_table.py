@@ -36,9 +36,7 @@ TABLE: dict[str, Hardware] = {
     for h in (
         Hardware(key="cpu", name="CPU", device="cpu"),
         Hardware(key="cuda", name="CUDA", device="cuda"),
-        Hardware(
-            key="gaudi", name="Gaudi", device="hpu", memory_bytes=32 * GIB, fp64=False, environment="GAUDI_CI"
-        ),
+        Hardware(key="gaudi", name="Gaudi", device="hpu", memory_bytes=32 * GIB, fp64=False, environment="GAUDI_CI"),
         Hardware(
             key="gaudi2",
             name="Gaudi2",

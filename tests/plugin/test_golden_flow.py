@@ -208,5 +208,7 @@ def test_twice(golden):
 
 def test_a_snapshot_folder_that_holds_goldens_is_refused(project: pytest.Pytester) -> None:
     result = project.runpytest("--snapshot-dirname=golden")
-    result.stderr.fnmatch_lines(["ERROR: --snapshot-dirname golden is a folder that holds goldens, and syrupy deletes*"])
+    result.stderr.fnmatch_lines(
+        ["ERROR: --snapshot-dirname golden is a folder that holds goldens, and syrupy deletes*"]
+    )
     assert result.ret == pytest.ExitCode.USAGE_ERROR
