@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gaudi_validate.core.verdicts import Status
+from gaudi_validate.core.verdicts import Status  # noqa: TC001 - the file reader resolves the annotation at run time
 
 SCHEMA_VERSION = 1
 
