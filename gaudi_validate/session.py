@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from gaudi_validate.core.settings import Settings
     from gaudi_validate.hardware.device import Device
     from gaudi_validate.models.specs import ModelSpec
     from gaudi_validate.ports.base import Port
@@ -103,11 +104,20 @@ def torch_dtype(config: pytest.Config, dtype: str | torch.dtype | None = None) -
     return found
 
 
+def _check_baselines(settings: Settings) -> None:
+    """Read the baselines of the run's hardware where there are any. Raises UserError for a file that is none."""
+    if (settings.golden_dir / "baselines" / f"{settings.hardware}.json").exists():
+        from gaudi_validate.golden.store import GoldenStore
+
+        GoldenStore(settings.golden_dir).baselines(settings.hardware)
+
+
 def check_choices(config: pytest.Config) -> None:
-    """Turn an unknown port, attention, fault or model of this run into a usage error, before anything runs."""
+    """Turn what cannot be used into a usage error before anything runs: port, attention, fault, model, baselines."""
     if options.is_worker(config) or config.option.collectonly:
         return
     try:
+        _check_baselines(options.settings_of(config))
         _check_workers(config)
         if any(options.is_given(config, name) for name in ("port", "attention", "plant_fault")):
             port_under_test(config)

@@ -116,3 +116,16 @@ def test_more_workers_than_cards(usage_error: UsageError, monkeypatch: pytest.Mo
     monkeypatch.setattr("gaudi_validate.hardware.detect.find", lambda: Found(hpu="gaudi2"))
     monkeypatch.setattr("gaudi_validate.hardware.detect.count_hpus", lambda: count_hpus(tmp_path))
     assert usage_error("-n", "3") == "3 or more pytest-xdist workers and 2 HPU devices; pass -n 2"
+
+
+def test_a_corrupt_baseline_is_one_line_before_anything_runs(pytester: pytest.Pytester) -> None:
+    folder = pytester.mkdir("golden") / "baselines"
+    folder.mkdir()
+    (folder / "cpu.json").write_text('{"hardware": 7}', encoding="utf-8")
+    pytester.makepyfile("def test_it(): pass")
+    result = pytester.runpytest("--hardware=cpu")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    (line,) = [line for line in result.errlines if line]
+    where = pytester.path / "golden" / "baselines" / "cpu.json"
+    assert line.startswith("ERROR: not a ")
+    assert str(where) in line
