@@ -13,7 +13,7 @@ from gaudi_validate.faults.catalogue import FAULTS
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-PYTEST_OPTIONS = {"--pyargs", "--quiet"}
+PYTEST_OPTIONS = {"--pyargs", "--help"}
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -23,14 +23,16 @@ def blocks(text: str, language: str) -> list[str]:
 def test_the_attention_function_of_the_readme_passes_the_logic_matrix(pytester: pytest.Pytester) -> None:
     function, _ = blocks(README, "python")
     pytester.makepyfile(mine=function)
-    result = pytester.runpytest("--attention=mine:attention", "-q", "-k", "test_logic_parity and tiny-llama-one-layer")
+    result = pytester.runpytest_subprocess(
+        "--attention=mine:attention", "-q", "-k", "test_logic_parity and tiny-llama-one-layer"
+    )
     result.assert_outcomes(passed=16)
 
 
 def test_the_tests_of_the_readme_pass(pytester: pytest.Pytester) -> None:
     function, tests = blocks(README, "python")
     pytester.makepyfile(mine=function, test_port=tests)
-    result = pytester.runpytest("test_port.py", "--attention=mine:attention", "--model=tiny-llama")
+    result = pytester.runpytest_subprocess("test_port.py", "--attention=mine:attention", "--model=tiny-llama")
     result.assert_outcomes(passed=3)
 
 
