@@ -6,7 +6,6 @@ Logic faults stand out by ten orders of magnitude there, and rounding plays no p
 from __future__ import annotations
 
 import time
-import traceback
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from gaudi_validate.checks import diagnosis, forward, tolerances
 from gaudi_validate.checks.capture import attention_calls
 from gaudi_validate.checks.difference import absolute_difference
 from gaudi_validate.checks.reference import Reference, ReferenceStore, reference_key
+from gaudi_validate.checks.run import innermost_frames
 from gaudi_validate.checks.trace import Side
 from gaudi_validate.core.evidence import Evidence, Location, Measurement
 from gaudi_validate.core.hardware_table import lookup
@@ -115,7 +115,7 @@ def logic_parity(
     except UnsupportedArgument as error:  # said by name and not done wrong: no failure, but nothing to judge either
         evidence = replace(evidence, status=Status.INCONCLUSIVE, reason=f"rejected by name: {error}")
     except Exception as error:  # whatever else a port raises is its failure, not the session's
-        evidence = replace(evidence, status=Status.FAIL, reason=_raised(error), details=_where(error))
+        evidence = replace(evidence, status=Status.FAIL, reason=_raised(error), details=innermost_frames(error))
     else:
         evidence = _judge(evidence, tested, stock, inputs, _Results(reference, noise, logits, calls))
     return replace(evidence, duration_s=time.perf_counter() - started)
@@ -224,12 +224,6 @@ def _side(pool: ModelPool, spec: ModelSpec, port: Port, device: torch.device, *,
 
 def _raised(error: Exception) -> str:
     return f"the port raised {first_line(error)}"
-
-
-def _where(error: Exception) -> tuple[str, ...]:
-    """Return the innermost frames of ``error``, the place first."""
-    frames = traceback.extract_tb(error.__traceback__)[-3:]
-    return tuple(f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in reversed(frames))
 
 
 def _store(pool: ModelPool) -> ReferenceStore:

@@ -117,7 +117,7 @@ def evidence_of(check: str, run: Run, judge: Callable[[Evidence], Evidence]) -> 
         raise
     except Exception as error:
         reason = f"the port raised {first_line(error)}"
-        evidence = replace(evidence, status=Status.FAIL, reason=reason, details=_frames(error))
+        evidence = replace(evidence, status=Status.FAIL, reason=reason, details=innermost_frames(error))
     return replace(evidence, duration_s=time.perf_counter() - started)
 
 
@@ -132,7 +132,7 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _frames(error: Exception) -> tuple[str, ...]:
+def innermost_frames(error: Exception) -> tuple[str, ...]:
     """Return the three innermost frames of ``error``, the place first."""
     found = traceback.extract_tb(error.__traceback__)[-3:]
     return tuple(f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in reversed(found))
